@@ -1,0 +1,3 @@
+"""Bramley: an inference server for MLX models."""
+
+__version__ = "0.1.0"

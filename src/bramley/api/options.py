@@ -1,0 +1,13 @@
+"""What the HTTP layer is told at start."""
+
+import msgspec
+
+
+class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """``api_keys`` empty: no key is asked for. ``stream_interval``: tokens per streamed chunk, at least 1."""
+
+    api_keys: tuple[str, ...] = ()
+    stream_interval: int = 1
+    keepalive_s: float = 15.0
+    max_body_bytes: int = 64 << 20
+    owned_by: str = "bramley"
