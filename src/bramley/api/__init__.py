@@ -1,0 +1,1 @@
+"""HTTP only: validate, translate, encode. One folder per protocol; none imports another."""

@@ -1,25 +1,25 @@
 """Every error a caller can meet. The message is one sentence for a user: what is wrong and what to do.
 
-    BramleyError
-    |-- StartupError            the server cannot start with these settings
-    |   `-- ModelLoadError      the model directory is missing, broken or too large
-    |-- RequestError            the request is at fault
-    |   |-- InvalidRequest      a field is missing, malformed or not supported; ``param`` names it
-    |   |-- ContextExceeded     prompt and answer do not fit the model's context
-    |   |-- ModelNotFound
-    |   |-- Unauthorized
-    |   |-- NotFound
-    |   |-- MethodNotAllowed
-    |   `-- BodyTooLarge
-    `-- ServiceError            the server is at fault, or has too much to do
-        |-- Overloaded          the queue is full; ``retry_after_s`` says when to come back
-        |-- Timeout
-        |-- ModelUnavailable    the worker is loading, restarting or failed
-        |-- WorkerDied          the worker ended while it worked on this request
-        |-- GenerationFailed    the model raised an error on this request
-        |-- SlowReader          the client fell too far behind its own stream
-        |-- ShuttingDown
-        `-- InternalError       a bug in Bramley; the log says more
+BramleyError
+|-- StartupError            the server cannot start with these settings
+|   `-- ModelLoadError      the model directory is missing, broken or too large
+|-- RequestError            the request is at fault
+|   |-- InvalidRequest      a field is missing, malformed or not supported; ``param`` names it
+|   |-- ContextExceeded     prompt and answer do not fit the model's context
+|   |-- ModelNotFound
+|   |-- Unauthorized
+|   |-- NotFound
+|   |-- MethodNotAllowed
+|   `-- BodyTooLarge
+`-- ServiceError            the server is at fault, or has too much to do
+    |-- Overloaded          the queue is full; ``retry_after_s`` says when to come back
+    |-- Timeout
+    |-- ModelUnavailable    the worker is loading, restarting or failed
+    |-- WorkerDied          the worker ended while it worked on this request
+    |-- GenerationFailed    the model raised an error on this request
+    |-- SlowReader          the client fell too far behind its own stream
+    |-- ShuttingDown
+    `-- InternalError       a bug in Bramley; the log says more
 """
 
 

@@ -47,12 +47,14 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One answer to be generated. ``max_tokens`` None: as much as the server and the context allow.
 
     ``stop`` are strings that end the answer and are not part of it. ``timeout_s`` counts from acceptance.
+    ``sampling_given`` names the fields of ``sampling`` that the client set: the others may take a default.
     """
 
     request_id: str
     model: str
     prompt: Prompt
     sampling: Sampling = Sampling()
+    sampling_given: frozenset[str] = frozenset()
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()

@@ -69,7 +69,7 @@ class ToWorker(msgspec.Struct, frozen=True, array_like=True, tag_field="t"):
     """Base of what the front sends."""
 
 
-class Load(ToWorker, tag="load", kw_only=True):
+class Load(ToWorker, frozen=True, tag="load", kw_only=True):
     """First message. ``kind`` names the runner; ``path`` is a local directory, or empty for the embedded model.
 
     ``cache_dir`` is where a worker may keep what it builds (converted models, compiled shims).
@@ -85,7 +85,7 @@ class Load(ToWorker, tag="load", kw_only=True):
     options: dict[str, Any] = {}
 
 
-class Submit(ToWorker, tag="submit", kw_only=True):
+class Submit(ToWorker, frozen=True, tag="submit", kw_only=True):
     """Generate from ``token_ids``. ``stop_token_ids`` are all that end it, the model's own included."""
 
     sequence: int
@@ -102,14 +102,14 @@ class Submit(ToWorker, tag="submit", kw_only=True):
     media: tuple[MediaSpan, ...] = ()
 
 
-class Cancel(ToWorker, tag="cancel"):
+class Cancel(ToWorker, frozen=True, tag="cancel"):
     """End a sequence. With ``keep_tokens`` N its answer counts, for usage and cache, as if it ended at token N."""
 
     sequence: int
     keep_tokens: int | None = None
 
 
-class Prepare(ToWorker, tag="prepare"):
+class Prepare(ToWorker, frozen=True, tag="prepare"):
     """Vision: let the model's processor turn messages (JSON) and media bytes into token ids and spans."""
 
     job: int
@@ -118,7 +118,7 @@ class Prepare(ToWorker, tag="prepare"):
     options: dict[str, Any] = {}
 
 
-class Embed(ToWorker, tag="embed"):
+class Embed(ToWorker, frozen=True, tag="embed"):
     """Embed token id lists, between two steps of the engine."""
 
     job: int
@@ -126,7 +126,7 @@ class Embed(ToWorker, tag="embed"):
     options: dict[str, Any] = {}
 
 
-class Run(ToWorker, tag="run"):
+class Run(ToWorker, frozen=True, tag="run"):
     """One-shot job of a runner: an image, speech, a transcription, cache administration."""
 
     job: int
@@ -135,21 +135,21 @@ class Run(ToWorker, tag="run"):
     blobs: tuple[bytes, ...] = ()
 
 
-class CancelJob(ToWorker, tag="cancel_job"):
+class CancelJob(ToWorker, frozen=True, tag="cancel_job"):
     job: int
 
 
-class StatsPlease(ToWorker, tag="stats_please"):
+class StatsPlease(ToWorker, frozen=True, tag="stats_please"):
     """Ask for a ``Stats`` now, beside those pushed."""
 
 
-class Ping(ToWorker, tag="ping"):
+class Ping(ToWorker, frozen=True, tag="ping"):
     """Answered by the IO thread at once, also while the main thread computes."""
 
     nonce: int
 
 
-class Shutdown(ToWorker, tag="shutdown"):
+class Shutdown(ToWorker, frozen=True, tag="shutdown"):
     """Stop accepting, save what must be saved, exit."""
 
 
@@ -166,7 +166,7 @@ class Memory(msgspec.Struct, frozen=True, array_like=True):
     cache: int = 0
 
 
-class Ready(ToFront, tag="ready", kw_only=True):
+class Ready(ToFront, frozen=True, tag="ready", kw_only=True):
     """The model is loaded.
 
     ``path`` is the model directory the front takes the tokenizer from. ``kv_bytes_per_token`` is for planning.
@@ -191,7 +191,7 @@ class Ready(ToFront, tag="ready", kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-class Progress(ToFront, tag="progress"):
+class Progress(ToFront, frozen=True, tag="progress"):
     """``done`` of ``total`` units; ``job`` 0 is the load itself."""
 
     phase: Phase
@@ -217,13 +217,13 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
     logprobs: tuple[Logprobs, ...] = ()
 
 
-class Step(ToFront, tag="step"):
+class Step(ToFront, frozen=True, tag="step"):
     """What one engine step produced, for all its sequences. End-of-turn tokens are not in it."""
 
     rows: tuple[Row, ...]
 
 
-class Finished(ToFront, tag="finished", kw_only=True):
+class Finished(ToFront, frozen=True, tag="finished", kw_only=True):
     """A sequence ended. ``completion_tokens`` counts the stop token, whose id is ``stop_token_id``."""
 
     sequence: int
@@ -237,12 +237,12 @@ class Finished(ToFront, tag="finished", kw_only=True):
     timings: Timings = Timings()
 
 
-class PromptLogprobs(ToFront, tag="prompt_logprobs"):
+class PromptLogprobs(ToFront, frozen=True, tag="prompt_logprobs"):
     sequence: int
     rows: tuple[Logprobs, ...]
 
 
-class Failed(ToFront, tag="failed", kw_only=True):
+class Failed(ToFront, frozen=True, tag="failed", kw_only=True):
     """A sequence, a job or (with neither) the worker itself failed. ``message`` is one sentence for a user."""
 
     kind: FailureKind
@@ -251,7 +251,7 @@ class Failed(ToFront, tag="failed", kw_only=True):
     job: int | None = None
 
 
-class Result(ToFront, tag="result"):
+class Result(ToFront, frozen=True, tag="result"):
     """Answer of a job."""
 
     job: int
@@ -272,7 +272,7 @@ class SequenceStats(msgspec.Struct, frozen=True, array_like=True):
     age_s: float = 0.0
 
 
-class Stats(ToFront, tag="stats", kw_only=True):
+class Stats(ToFront, frozen=True, tag="stats", kw_only=True):
     """Pushed at every change of load and at most some times a second, so that status never waits for a worker."""
 
     running: int = 0
@@ -286,7 +286,7 @@ class Stats(ToFront, tag="stats", kw_only=True):
     sequences: tuple[SequenceStats, ...] = ()
 
 
-class Pong(ToFront, tag="pong"):
+class Pong(ToFront, frozen=True, tag="pong"):
     """``beat`` grows whenever the main thread makes progress; ``busy_s`` is how long it has not."""
 
     nonce: int
@@ -295,12 +295,8 @@ class Pong(ToFront, tag="pong"):
     busy_s: float
 
 
-FrontMessage = (
-    Load | Submit | Cancel | Prepare | Embed | Run | CancelJob | StatsPlease | Ping | Shutdown
-)
-WorkerMessage = (
-    Ready | Progress | Step | Finished | PromptLogprobs | Failed | Result | Stats | Pong
-)
+FrontMessage = Load | Submit | Cancel | Prepare | Embed | Run | CancelJob | StatsPlease | Ping | Shutdown
+WorkerMessage = Ready | Progress | Step | Finished | PromptLogprobs | Failed | Result | Stats | Pong
 
 _encoder = msgspec.msgpack.Encoder()
 front_decoder: msgspec.msgpack.Decoder[WorkerMessage] = msgspec.msgpack.Decoder(WorkerMessage)

@@ -1,0 +1,1 @@
+"""OpenAI's protocol (https://platform.openai.com/docs/api-reference)."""

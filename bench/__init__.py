@@ -1,0 +1,1 @@
+"""Load client: starts servers in turn, streams from them over loopback and prints figures and ratios."""

@@ -1,0 +1,78 @@
+"""Request bodies. Shape and ranges only; what a field means is in ``translate``, what else may come in ``fields``."""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+MAX_LOGPROBS = 20
+MAX_STOPS = 64
+
+Tokens = Annotated[int, Field(ge=1, le=1 << 31)]
+
+
+def _stops(value: Any) -> Any:
+    """One string, or a list of them. One error for all of it: a union would report each of its branches."""
+    stops = [value] if isinstance(value, str) else value
+    if stops is not None and not (
+        isinstance(stops, list) and len(stops) <= MAX_STOPS and all(isinstance(s, str) and s for s in stops)
+    ):
+        raise PydanticCustomError(
+            "stop", f"must be a string or a list of up to {MAX_STOPS} strings, none of them empty"
+        )
+    return stops
+
+
+Stops = Annotated[list[str] | None, BeforeValidator(_stops, json_schema_input_type=list[str] | str | None)]
+
+
+class Body(BaseModel):
+    """Strict: "1" is no number and 1 is no boolean. Other fields are kept for ``fields.check``."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+
+class StreamOptions(Body):
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class GenerationBody(Body):
+    """What chat and completions have in common."""
+
+    model: str = "default"
+    max_tokens: Tokens | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)] | None = None
+    stop: Stops = None
+    ignore_eos: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+
+class ChatMessage(Body):
+    role: str
+    content: Any = None
+    name: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+
+class ChatBody(GenerationBody):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    max_completion_tokens: Tokens | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+
+
+class CompletionBody(GenerationBody):
+    """POST /v1/completions."""
+
+    prompt: Any
+    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
