@@ -158,7 +158,9 @@ async def test_a_client_that_does_not_read_is_cut_off_and_holds_no_one_up(script
         with socket.socket() as lazy:
             lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             lazy.connect((host, int(port)))
-            data = json.dumps(body("loop", stream=True, max_tokens=60_000)).encode()
+            # Large chunks, so that the buffers of the two sockets are full soon.
+            wordy = body("loop", stream=True, max_tokens=60_000, logprobs=True, top_logprobs=20)
+            data = json.dumps(wordy).encode()
             head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(data)}\r\n\r\n"
             lazy.sendall(head.encode() + data)
             async with server.async_openai() as client:

@@ -223,6 +223,17 @@ def test_ctrl_c_on_the_terminal_reaches_the_front_alone(script_model: Path) -> N
         assert os.getsid(server.worker().pid) != os.getsid(server.pid)
 
 
+def test_the_serving_front_never_loads_mlx(script_model: Path) -> None:
+    names = "*sorted({name.split('.')[0] for name in sys.modules})"
+    tell = f"import atexit, sys; atexit.register(lambda: print('loaded:', {names})); "
+    server = Server([str(script_model)], before=tell).wait_ready()
+    server.openai().chat.completions.create(model="m", messages=[{"role": "user", "content": "A8-w"}])
+    server.stop()
+    (loaded,) = (line.split()[1:] for line in server.lines if line.startswith("loaded:"))
+    assert {"fastapi", "transformers", "bramley"} <= set(loaded)
+    assert not {"mlx", "mlx_lm", "torch"} & set(loaded)
+
+
 def test_bound_beyond_loopback_without_a_key_it_warns(script_model: Path) -> None:
     expected = case("M8")
     with serving(script_model) as server:

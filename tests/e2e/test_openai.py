@@ -8,6 +8,7 @@ import httpx
 import openai
 import pytest
 
+from tests.e2e.field import case
 from tests.support.server import Server, create, sse
 
 HELLO = [{"role": "user", "content": "hi"}]
@@ -152,6 +153,14 @@ def test_models_are_listed_and_found_by_their_names(script_server: Server) -> No
     with pytest.raises(openai.NotFoundError) as caught:
         client.models.retrieve("no/such")
     assert caught.value.code == "model_not_found"
+
+
+def test_while_one_model_is_served_every_name_means_it_and_is_echoed(script_server: Server) -> None:
+    for name in case("P1")["accepted_names"]:
+        answer = script_server.openai().chat.completions.create(
+            model=name, messages=[{"role": "user", "content": "A8-w"}]
+        )
+        assert (answer.model, answer.choices[0].message.content) == (name, "hello <")
 
 
 def test_a_message_may_be_a_list_of_text_parts_or_empty(smollm2_server: Server) -> None:

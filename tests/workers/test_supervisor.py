@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from bramley.api.ops.health import STATUS
 from bramley.domain.errors import (
     GenerationFailed,
     ModelLoadError,
@@ -24,6 +25,7 @@ from bramley.workers.options import SupervisorOptions
 from bramley.workers.process import WorkerProcess
 from bramley.workers.stream import TokenStream
 from bramley.workers.supervisor import Supervisor, ignore_progress
+from tests.e2e.field import case
 
 FAULTY = Path(__file__).parents[1] / "support" / "faulty_worker.py"
 TRIGGER = 13
@@ -126,7 +128,7 @@ async def test_a_step_that_raises_once_fails_its_requests_and_the_next_one_works
         with pytest.raises(GenerationFailed):
             await read(submit(worker, TRIGGER))
         assert await read(submit(worker, TRIGGER, max_tokens=2)) == [100, 101]
-        assert supervisor.state == "ready"
+        assert STATUS[supervisor.state] == case("H7")["one_off"]
 
 
 async def test_steps_that_always_raise_end_in_the_failed_state_where_requests_fail_at_once() -> None:
@@ -136,7 +138,7 @@ async def test_steps_that_always_raise_end_in_the_failed_state_where_requests_fa
         for _ in range(3):
             with pytest.raises(GenerationFailed):
                 await read(submit(worker, TRIGGER))
-        await state_becomes(supervisor, "failed")
+        await state_becomes(supervisor, case("H7")["permanent"])
         with pytest.raises(ModelUnavailable):
             await supervisor.worker()
 
@@ -149,6 +151,18 @@ async def test_a_stopped_process_is_noticed_and_replaced() -> None:
         await state_becomes(supervisor, "restarting")
         assert "stopped answering" in supervisor.reason
         assert (await supervisor.worker()).pid != worker.pid
+
+
+async def test_a_process_that_hangs_while_it_loads_is_a_load_error() -> None:
+    quick = SupervisorOptions(heartbeat_s=0.05, hang_s=0.1, stop_s=3)
+    loading = asyncio.Event()
+    supervisor = Supervisor(Load(), quick, lambda _: loading.set(), command("slow-load", "--seconds", "60"))
+    starting = asyncio.create_task(supervisor.start())
+    await loading.wait()
+    (worker,) = (p for p in psutil.Process().children() if "faulty_worker" in " ".join(p.cmdline()))
+    worker.suspend()
+    with pytest.raises(ModelLoadError, match="stopped answering"):
+        await starting
 
 
 async def test_a_process_that_answers_again_in_time_is_kept() -> None:

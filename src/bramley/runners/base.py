@@ -4,6 +4,7 @@ from typing import Protocol
 
 from bramley.domain.wire import FailureKind, FrontMessage, Load, Phase, Ready, Stats, ToFront
 
+
 class Host(Protocol):
     """What the worker process offers its runner. Both methods are for the main thread, never wait and never raise."""
 

@@ -14,6 +14,10 @@ from bramley.workers.process import WORKER_COMMAND, WorkerProcess
 
 log = logging.getLogger("bramley.supervisor")
 
+# A long load is no stall: how long it takes depends on the disk alone.
+UNJUDGED = frozenset({"starting", "loading", "converting", "idle"})
+LOADING_PATIENCE = 6
+
 State = Literal["loading", "ready", "unresponsive", "restarting", "failed", "stopped"]
 
 
@@ -55,11 +59,9 @@ class Supervisor:
 
     async def start(self) -> Ready:
         """Load the model for the first time. Raises ModelLoadError."""
-        self._process = await WorkerProcess.start(self._load, self._report, self._command)
         try:
-            ready = await self._process.loaded()
+            self._process, ready = await self._spawn()
         except BaseException:
-            await self._process.stop(0)
             self._set("stopped")
             raise
         self._set("ready")
@@ -107,10 +109,23 @@ class Supervisor:
             self.progress = progress
             self._on_progress(progress)
 
+    async def _spawn(self) -> tuple[WorkerProcess, Ready]:
+        """A new process that has loaded the model. Raises ModelLoadError; then the process is gone."""
+        process = await WorkerProcess.start(self._load, self._report, self._command)
+        # Importing MLX and reading files can keep the IO thread from answering for some seconds.
+        heartbeat = asyncio.create_task(self._heartbeat(process, LOADING_PATIENCE * self._options.hang_s))
+        try:
+            return process, await process.loaded()
+        except BaseException:
+            await process.stop(0)
+            raise
+        finally:
+            heartbeat.cancel()
+
     async def _watch(self, process: WorkerProcess) -> None:
         """Follow one process after the other until ``stop`` cancels this task."""
         while True:
-            heartbeat = asyncio.create_task(self._heartbeat(process))
+            heartbeat = asyncio.create_task(self._heartbeat(process, self._options.hang_s))
             await process.exited.wait()
             heartbeat.cancel()
             process = await self._restart(process)
@@ -127,18 +142,15 @@ class Supervisor:
             await asyncio.sleep(pause)
             self.restarts += 1
             try:
-                self._process = await WorkerProcess.start(self._load, self._report, self._command)
-                await self._process.loaded()
+                self._process, _ = await self._spawn()
             except ModelLoadError as error:
-                if self._process is not None:
-                    await self._process.stop(0)
                 reason = f"could not load the model again ({error.message})"
                 continue
             self._set("ready")
             log.info("the worker is ready again")
             return self._process
 
-    async def _heartbeat(self, process: WorkerProcess) -> None:
+    async def _heartbeat(self, process: WorkerProcess, hang_s: float) -> None:
         """Ping on each tick. Missed answers are counted in ticks, so that a sleeping laptop kills nothing."""
         options = self._options
         missed = 0
@@ -148,12 +160,13 @@ class Supervisor:
             pong = process.pong
             if pong is None or pong.nonce < nonce:
                 missed += 1
-                self._set("unresponsive", "does not answer")
-                if missed * options.heartbeat_s >= options.hang_s:
+                if self.state == "ready":
+                    self._set("unresponsive", "does not answer")
+                if missed * options.heartbeat_s >= hang_s:
                     process.kill("stopped answering")
                 continue
             missed = 0
-            if pong.busy_s > options.stall_s:
+            if pong.busy_s > options.stall_s and pong.phase not in UNJUDGED:
                 process.kill(f"made no progress for {pong.busy_s:.0f} seconds")
             elif self.state == "unresponsive":
                 self._set("ready")
