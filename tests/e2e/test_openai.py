@@ -125,6 +125,32 @@ def test_top_k_1_and_min_p_1_are_greedy_at_any_temperature(smollm2_server: Serve
         assert found.choices[0].message.content == HELLO_ANSWER
 
 
+def test_biases_and_penalties_change_the_answer(smollm2_server: Server) -> None:
+    def answer(question: str, **more: Any) -> dict[str, Any]:
+        body = {"messages": [{"role": "user", "content": question}], "temperature": 0, "max_tokens": 24, **more}
+        with smollm2_server.http() as client:
+            found: dict[str, Any] = client.post("/v1/chat/completions", json=body).json()["choices"][0]
+        return found
+
+    (first,) = answer("hi", max_tokens=1, logprobs=True, top_logprobs=1)["logprobs"]["content"]
+    assert first["token"] == "Hello"
+    counting = "Count from 1 to 20, separated by commas."
+    plain = answer(counting)
+    for more in ({"frequency_penalty": 2}, {"repetition_penalty": 2}):
+        assert answer(counting, **more)["message"]["content"] != plain["message"]["content"], more
+    banned = answer("hi", logit_bias={"19556": -100})["message"]["content"]
+    assert not banned.startswith("Hello")
+    assert len(answer("hi", stop_token_ids=[17])["message"]["content"]) < len(HELLO_ANSWER)
+    assert answer("hi", min_tokens=15)["message"]["content"] != HELLO_ANSWER
+
+
+def test_a_token_id_the_model_does_not_have_is_a_400(script_server: Server) -> None:
+    with script_server.http() as client:
+        for field in ({"logit_bias": {"99999": 1}}, {"stop_token_ids": [99999]}):
+            response = client.post("/v1/chat/completions", json=script("A8-w", **field))
+            assert (response.status_code, response.json()["error"]["param"]) == (400, next(iter(field)))
+
+
 def test_completions_continue_a_text(smollm2_server: Server) -> None:
     client = smollm2_server.openai()
     body: dict[str, Any] = {

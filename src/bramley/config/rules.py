@@ -40,6 +40,7 @@ def combine(
     if dialect == VLLM_MLX:
         landing["engine.max_num_seqs"] = _concurrency(values, notes)
         landing["engine.prefill_chunk"] = _prefill_chunk(values)
+    landing["service.max_in_flight"] = landing["engine.max_num_seqs"] + values["max-queue"]
     _cap_max_tokens(values, landing, notes)
     return landing, notes
 

@@ -7,7 +7,7 @@ from concurrent.futures import Executor
 from types import TracebackType
 from typing import Self
 
-from bramley.domain.errors import InvalidRequest, ServiceError, ShuttingDown, Timeout
+from bramley.domain.errors import InvalidRequest, Overloaded, ServiceError, ShuttingDown, Timeout
 from bramley.domain.events import Event, Finish
 from bramley.domain.requests import ChatPrompt, GenerationRequest, Prompt
 from bramley.domain.usage import Usage
@@ -47,6 +47,13 @@ class Generation:
         if self._timer is not None:
             self._timer.cancel()
         self._stream.cancel()
+
+    async def started(self, patience_s: float) -> None:
+        """Wait for the first token at most ``patience_s``, so that an early failure can still be the whole answer.
+
+        Raises RequestError, ServiceError.
+        """
+        await self._stream.started(patience_s)
 
     def nudge(self) -> None:
         """Let ``events`` yield an empty list soon, for a protocol that wants to show a sign of life."""
@@ -125,6 +132,11 @@ class Generator:
             raise InvalidRequest(
                 "The prompt is empty: the model needs at least one token to go on from.", param="prompt"
             )
+        if lease.worker.active >= self._options.max_in_flight:
+            raise Overloaded(
+                f"The server has {lease.worker.active} requests running or waiting already; try again in a moment."
+            )
+        _check_token_ids(request, lease.worker.ready.vocab_size)
         max_tokens = answer_tokens(len(token_ids), request.max_tokens, lease.context_length, self._options.defaults)
         stream = lease.worker.submit(
             lambda sequence: self._submit(sequence, request, lease, token_ids, max_tokens),
@@ -160,6 +172,17 @@ class Generator:
 def _continues(prompt: Prompt) -> bool:
     """Whether the answer goes on in the middle of a text, where a leading space is part of it."""
     return not isinstance(prompt, ChatPrompt) or prompt.continue_last
+
+
+def _check_token_ids(request: GenerationRequest, vocab_size: int) -> None:
+    """Raises InvalidRequest for an id the model does not have: it could have no effect."""
+    for param, ids in (("logit_bias", request.sampling.logit_bias), ("stop_token_ids", request.stop_token_ids)):
+        for token_id in ids:
+            if not 0 <= token_id < vocab_size:
+                raise InvalidRequest(
+                    f"{param}: token id {token_id} is out of range; this model has ids 0 to {vocab_size - 1}.",
+                    param=param,
+                )
 
 
 def _usage(finished: Finished, completion_tokens: int) -> Usage:

@@ -16,10 +16,14 @@ class GenerationDefaults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """``stream_buffer_tokens``: how far a client may fall behind its own stream before it is cut off."""
+    """``stream_buffer_tokens``: how far a client may fall behind its own stream before it is cut off.
+
+    ``max_in_flight``: requests running and waiting at once; one more is refused. The engine's slots and its queue.
+    """
 
     served_names: tuple[str, ...] = ()
     defaults: GenerationDefaults = GenerationDefaults()
     timeout_s: float = 300.0
     stream_buffer_tokens: int = 8192
+    max_in_flight: int = 1088
     text_threads: int = 2

@@ -16,6 +16,11 @@ class WorkerHandle(Protocol):
     @property
     def stats(self) -> Stats: ...
 
+    @property
+    def active(self) -> int:
+        """Sequences that have been submitted and have not ended."""
+        ...
+
     def submit(self, make: Callable[[int], Submit], buffer_tokens: int) -> TokenStream:
         """Start a sequence. ``make`` is given its number. The stream fails with WorkerDied if the worker ends."""
         ...

@@ -1,6 +1,7 @@
 """Tokens of one sequence on their way from the worker to whoever answers the client."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 import msgspec
@@ -74,6 +75,14 @@ class TokenStream:
             self._token_ids.clear()
             self._logprobs.clear()
             self._cancel(self.sequence, keep_tokens)
+
+    async def started(self, patience_s: float) -> None:
+        """Wait for the first sign of life, but no longer than ``patience_s``. Raises the error if that is the sign."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience_s):
+                await self._wake.wait()
+        if self._error is not None and not self._token_ids:
+            raise self._error
 
     async def next(self) -> Batch:
         """Wait for something new. Raises the error that ended the stream once all tokens before it were read."""

@@ -5,21 +5,19 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import JSONResponse
 
 from bramley.api.body import read_body
 from bramley.api.coalesce import coalesce
 from bramley.api.context import ApiContext
-from bramley.api.disconnect import until_disconnect
 from bramley.api.openai import encode
 from bramley.api.openai.fields import FieldCheck
+from bramley.api.openai.respond import respond
 from bramley.api.openai.schema import ChatBody, StreamOptions
 from bramley.api.openai.translate import chat_request
 from bramley.api.schemas import accepts
-from bramley.api.sse import guarded
 from bramley.domain.events import Event, Finish, ReasoningDelta, TextDelta
 from bramley.domain.requests import GenerationRequest
-from bramley.service.fold import Answer, fold
+from bramley.service.fold import Answer
 from bramley.service.generate import Generation
 
 
@@ -31,18 +29,14 @@ def router(context: ApiContext) -> APIRouter:
     async def chat(request: Request) -> Response:
         body = await read_body(request, ChatBody, context.options.max_body_bytes)
         wanted = chat_request(body, fields)
-        generation = await until_disconnect(request.receive, context.generator.open(wanted))
         writer = ChatWriter(wanted, body.stream_options or StreamOptions())
-        if body.stream:
-            chunks = guarded(writer.chunks(generation, context.options.stream_interval), encode.error_data, encode.DONE)
-            return encode.stream(chunks, generation, context.options.keepalive_s)
-        return JSONResponse(writer.body(await until_disconnect(request.receive, fold(generation))))
+        return await respond(request, context, wanted, bool(body.stream), writer)
 
     return routes
 
 
 class ChatWriter:
-    """Encodes the events of one request, or their fold."""
+    """Implements ``Writer``."""
 
     def __init__(self, request: GenerationRequest, options: StreamOptions) -> None:
         self._with_logprobs = request.sampling.logprobs is not None

@@ -1,17 +1,15 @@
 """What chat and completions share on the way out."""
 
 import codecs
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from bramley.api.errors import envelope
-from bramley.api.sse import EventStream
 from bramley.domain.errors import BramleyError
 from bramley.domain.events import FinishReason, TokenLogprob
 from bramley.domain.usage import Usage
-from bramley.service.generate import Generation
 
 DONE = b"data: [DONE]\n\n"
 
@@ -24,10 +22,6 @@ def data(value: dict[str, Any]) -> bytes:
 
 def error_data(error: BramleyError) -> bytes:
     return data(envelope(error))
-
-
-def stream(chunks: AsyncGenerator[bytes, None], generation: Generation, keepalive_s: float) -> EventStream:
-    return EventStream(chunks, generation.nudge, generation.close, keepalive_s)
 
 
 def finish_reason(reason: FinishReason) -> str:

@@ -1,12 +1,13 @@
 """Request bodies. Shape and ranges only; what a field means is in ``translate``, what else may come in ``fields``."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 MAX_LOGPROBS = 20
 MAX_STOPS = 64
+MAX_BIASES = 1024
 
 Tokens = Annotated[int, Field(ge=1, le=1 << 31)]
 
@@ -23,6 +24,22 @@ def _stops(value: Any) -> Any:
     return stops
 
 
+def _bias(value: Any) -> Any:
+    """Token ids are JSON keys, hence text; values from -100 to 100."""
+    if value is None:
+        return None
+    if not isinstance(value, dict) or len(value) > MAX_BIASES:
+        raise PydanticCustomError("bias", f"must be an object of up to {MAX_BIASES} token ids")
+    for token, addend in value.items():
+        if not (isinstance(token, str) and token.isdecimal() and token.isascii() and len(token) < 10):
+            raise PydanticCustomError("bias", "must have token ids as its keys")
+        if isinstance(addend, bool) or not isinstance(addend, int | float) or not -100 <= addend <= 100:
+            raise PydanticCustomError("bias", "must have numbers from -100 to 100 as its values")
+    return {int(token): float(addend) for token, addend in value.items()}
+
+
+TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
+Bias = Annotated[dict[int, float] | None, BeforeValidator(_bias, json_schema_input_type=dict[str, float] | None)]
 Stops = Annotated[list[str] | None, BeforeValidator(_stops, json_schema_input_type=list[str] | str | None)]
 
 
@@ -49,7 +66,18 @@ class GenerationBody(Body):
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)] | None = None
     stop: Stops = None
+    typical_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    xtc_probability: Annotated[float, Field(ge=0, le=1)] | None = None
+    xtc_threshold: Annotated[float, Field(ge=0, le=0.5)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    repetition_context_size: Annotated[int, Field(ge=0, le=1 << 20)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    logit_bias: Bias = None
+    min_tokens: Annotated[int, Field(ge=0, le=1 << 31)] | None = None
     ignore_eos: bool | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOPS)] | None = None
+    priority: Literal["high", "normal", "low", "batch"] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 

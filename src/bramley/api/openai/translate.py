@@ -7,9 +7,29 @@ from bramley.api.openai.fields import FieldCheck
 from bramley.api.openai.schema import ChatBody, ChatMessage, CompletionBody, GenerationBody
 from bramley.domain.errors import InvalidRequest
 from bramley.domain.messages import Message, Role, TextPart
-from bramley.domain.requests import ChatPrompt, GenerationRequest, Prompt, TextPrompt
+from bramley.domain.requests import ChatPrompt, GenerationRequest, Priority, Prompt, TextPrompt
 from bramley.domain.sampling import Sampling
 
+# Request fields that are parameters of the draw, with their names in the domain.
+SAMPLING = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "typical_p": "typical_p",
+    "xtc_probability": "xtc_probability",
+    "xtc_threshold": "xtc_threshold",
+    "repetition_penalty": "repetition_penalty",
+    "repetition_context_size": "repetition_context",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "logit_bias": "logit_bias",
+    "min_tokens": "min_tokens",
+    "ignore_eos": "ignore_eos",
+    "seed": "seed",
+}
+# mlx-openai-server's word for the lowest class is "low".
+PRIORITIES: dict[str, Priority] = {"high": "high", "normal": "normal", "low": "batch", "batch": "batch"}
 ROLES: dict[str, Role] = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
 
@@ -37,11 +57,7 @@ def _request(
 ) -> GenerationRequest:
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("stream_options needs stream to be true.", param="stream_options")
-    given = {
-        name: value
-        for name in ("temperature", "top_p", "top_k", "min_p", "seed", "ignore_eos")
-        if (value := getattr(body, name)) is not None
-    }
+    given = {name: value for field, name in SAMPLING.items() if (value := getattr(body, field)) is not None}
     if given.get("top_k") == -1:
         given["top_k"] = 0
     return GenerationRequest(
@@ -52,6 +68,8 @@ def _request(
         sampling_given=frozenset(given),
         max_tokens=max_tokens,
         stop=tuple(body.stop or ()),
+        stop_token_ids=tuple(body.stop_token_ids or ()),
+        priority=PRIORITIES[body.priority or "normal"],
     )
 
 

@@ -53,6 +53,12 @@ ROWS = (
     Option("max-num-seqs", Integer(1), "Sequences generated at once; others wait in the queue.",
            64, group="Scheduling", unlike={VLLM_MLX: 256}),
 
+    Option("max-queue", Integer(0), "Requests that may wait for a place; one more is answered with 429.",
+           1024, group="Scheduling", to="engine.max_queue"),
+    Option("target-gap-ms", Number(0, above=True), "Milliseconds that a running answer may wait for its next token "
+           "while prompts are read.",
+           200.0, group="Scheduling", to="engine.target_gap_ms"),
+
     Option("dtype", Choice(DTYPES), "Type the model computes in; auto: float32 on a CPU, the model's own on a GPU.",
            "auto", group="Computing", to="compute.dtype"),
     Option("threads", Integer(0), "Threads of the matrix library on a CPU; 0: one less than there are cores.",
