@@ -177,12 +177,11 @@ def _continues(prompt: Prompt) -> bool:
 def _check_token_ids(request: GenerationRequest, vocab_size: int) -> None:
     """Raises InvalidRequest for an id the model does not have: it could have no effect."""
     for param, ids in (("logit_bias", request.sampling.logit_bias), ("stop_token_ids", request.stop_token_ids)):
-        for token_id in ids:
-            if not 0 <= token_id < vocab_size:
-                raise InvalidRequest(
-                    f"{param}: token id {token_id} is out of range; this model has ids 0 to {vocab_size - 1}.",
-                    param=param,
-                )
+        unknown = next((token_id for token_id in ids if not 0 <= token_id < vocab_size), None)
+        if unknown is not None:
+            raise InvalidRequest(
+                f"{param}: the model has no token {unknown}; its ids go from 0 to {vocab_size - 1}.", param=param
+            )
 
 
 def _usage(finished: Finished, completion_tokens: int) -> Usage:
