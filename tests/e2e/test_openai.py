@@ -90,30 +90,40 @@ def test_max_completion_tokens_goes_before_max_tokens_and_null_is_none(script_se
         assert client.post("/v1/chat/completions", json=body).status_code == 200
 
 
-async def test_logprobs_are_those_of_the_tokens_shown(smollm2_server: Server) -> None:
-    body = {"model": "m", "messages": HELLO, "temperature": 0, "max_tokens": 6, "logprobs": True, "top_logprobs": 3}
+@pytest.mark.parametrize("prompt", case("L7")["prompts"])
+async def test_logprobs_are_those_of_the_tokens_shown(smollm2_server: Server, prompt: str) -> None:
+    limits = {name: case("L7")[name] for name in ("max_tokens", "top_logprobs")}
+    body = {"messages": [{"role": "user", "content": prompt}], "temperature": 0, "logprobs": True, **limits}
+    body["model"] = "m"
     async with smollm2_server.async_openai() as client:
         whole = await create(client, body)
         text, chunks = await collect(client, body)
     assert whole.choices[0].logprobs is not None and whole.choices[0].logprobs.content is not None
     tokens = whole.choices[0].logprobs.content
-    assert len(tokens) == 6
-    assert b"".join(bytes(token.bytes or ()) for token in tokens).decode() == whole.choices[0].message.content == text
+    assert len(tokens) == limits["max_tokens"]
+    exact = b"".join(bytes(token.bytes or ()) for token in tokens)
+    assert exact.decode(errors="replace") == whole.choices[0].message.content == text
     assert all(len(token.top_logprobs) == 3 and token.top_logprobs[0].token == token.token for token in tokens)
     assert all(token.logprob == token.top_logprobs[0].logprob <= 0 for token in tokens)
     streamed = [t for c in chunks if c.choices and c.choices[0].logprobs for t in c.choices[0].logprobs.content]
     assert [t.token for t in streamed] == [t.token for t in tokens]
 
 
-def test_a_seed_repeats_an_answer_and_no_seed_does_not(smollm2_server: Server) -> None:
-    client = smollm2_server.openai()
+async def test_a_seed_repeats_an_answer_alone_and_beside_others_and_no_seed_does_not(smollm2_server: Server) -> None:
+    expected = case("L5")
+    async with smollm2_server.async_openai() as client:
 
-    def answer(seed: int | None) -> str | None:
-        body = {"model": "m", "messages": HELLO, "temperature": 1.5, "max_tokens": 12, "seed": seed}
-        return client.chat.completions.create(**body).choices[0].message.content  # type: ignore[call-overload,no-any-return]
+        async def answer(seed: int | None) -> str:
+            body = {"model": "m", "messages": HELLO, "temperature": expected["temperature"], "max_tokens": 12}
+            found = await create(client, body, seed=seed)
+            return str(found.choices[0].message.content)
 
-    assert answer(42) == answer(42) == answer(42)
-    assert len({answer(None) for _ in range(3)}) > 1
+        alone = await answer(expected["seed"])
+        assert await answer(expected["seed"]) == alone
+        others = [answer(None) for _ in range(expected["beside"])]
+        together = await asyncio.gather(answer(expected["seed"]), *others)
+    assert together[0] == alone
+    assert len(set(together[1:])) > 1
 
 
 def test_top_k_1_and_min_p_1_are_greedy_at_any_temperature(smollm2_server: Server) -> None:
