@@ -28,9 +28,24 @@ async def read_body(request: Request, model: type[Model], limit: int) -> Model:
         raise _first_fault(error) from None
 
 
+# What pydantic says in the terms of Python types, said in those of JSON.
+WORDS = {
+    "bool_type": "must be true or false",
+    "dict_type": "must be an object",
+    "finite_number": "must be a number that is not infinite",
+    "float_type": "must be a number",
+    "int_from_float": "must be a whole number",
+    "int_type": "must be a whole number",
+    "list_type": "must be a list",
+    "model_type": "must be an object",
+    "string_type": "must be a string",
+    "too_short": "must not be empty",
+}
+
+
 def _first_fault(error: ValidationError) -> InvalidRequest:
-    fault = error.errors(include_url=False, include_context=False)[0]
-    message = str(fault["msg"])
+    fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    message = WORDS.get(fault["type"], "") or str(fault["msg"])
     if fault["type"] == "json_invalid":
         return InvalidRequest(f"The body is not valid JSON: {message.removeprefix('Invalid JSON: ')}.")
     param = path(fault["loc"])

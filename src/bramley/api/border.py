@@ -21,7 +21,10 @@ class Border:
 
         try:
             await self._app(scope, receive, watched)
+        except OSError:
+            # The client left while its answer was being sent.
+            scope["state"]["outcome"] = " client left (499)"
         except Exception as error:  # noqa: BLE001 - the request border
-            answer = response(unexpected(error))
+            # Starlette answers, and raises again, what its routes raise; this is what happens around them.
             if not started:
-                await answer(scope, receive, send)
+                await response(unexpected(error))(scope, receive, send)

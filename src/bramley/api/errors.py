@@ -77,6 +77,11 @@ async def on_client_left(request: Request, error: Exception) -> Response:
     return Response(status_code=499)
 
 
+async def on_unexpected(request: Request, error: Exception) -> JSONResponse:
+    """A bug. The log has the traceback; the client gets a sentence without any Python in it."""
+    return response(unexpected(error))
+
+
 def unexpected(error: BaseException) -> errors.InternalError:
     log.error("a request failed with an error nobody expected", exc_info=error)
     return errors.InternalError("The server met an error it did not expect; its log says more.")

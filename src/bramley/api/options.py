@@ -9,5 +9,5 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     api_keys: tuple[str, ...] = ()
     stream_interval: int = 1
     keepalive_s: float = 15.0
-    max_body_bytes: int = 64 << 20
+    max_body_bytes: int = 16 << 20
     owned_by: str = "bramley"

@@ -10,6 +10,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 log = logging.getLogger("bramley.access")
 
 
+# Asked every few seconds by whoever watches the server.
+PROBES = frozenset({"/health", "/livez", "/readyz", "/metrics"})
+
+
 class RequestIdMiddleware:
     """Names the request, and logs method, path, status and duration when it has ended."""
 
@@ -31,10 +35,16 @@ class RequestIdMiddleware:
                 status = message["status"]
                 found = MutableHeaders(scope=message)
                 found["x-request-id"] = found["request-id"] = request_id
-            await send(message)
+            try:
+                await send(message)
+            except RuntimeError as error:
+                # uvloop's word for a connection that is closed already.
+                raise ConnectionResetError from error
 
         try:
             await self._app(scope, receive, named)
         finally:
             duration_ms = (time.monotonic() - started) * 1000
-            log.info("%s %s %d %.0f ms %s", scope["method"], scope["path"], status, duration_ms, request_id)
+            level = logging.DEBUG if scope["path"] in PROBES else logging.INFO
+            what = f"{scope['method']} {scope['path'][:200]} {status} {duration_ms:.0f} ms"
+            log.log(level, "%s %s%s", what, request_id, scope["state"].get("outcome", ""))

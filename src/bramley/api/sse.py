@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
 from starlette.responses import Response
@@ -11,8 +10,6 @@ from starlette.types import Receive, Scope, Send
 from bramley.api.disconnect import left
 from bramley.api.errors import unexpected
 from bramley.domain.errors import BramleyError
-
-log = logging.getLogger("bramley.api")
 
 KEEPALIVE = b": keep-alive\n\n"
 
@@ -61,7 +58,7 @@ class EventStream(Response):
         try:
             await asyncio.wait({writer, others[0]}, return_when=asyncio.FIRST_COMPLETED)
             if not writer.done():
-                log.info("the client left its stream (499)")
+                scope.setdefault("state", {})["outcome"] = " client left (499)"
         finally:
             # The worker is told before anything is awaited here.
             self._close()

@@ -37,6 +37,7 @@ def routes_app(context: ApiContext) -> FastAPI:
         app.include_router(router)
     app.add_exception_handler(BramleyError, errors.on_bramley_error)
     app.add_exception_handler(HTTPException, errors.on_http_exception)
+    app.add_exception_handler(Exception, errors.on_unexpected)
     app.add_exception_handler(ClientLeft, errors.on_client_left)
     return app
 

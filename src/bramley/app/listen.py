@@ -13,8 +13,9 @@ def bind(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-    except socket.gaierror as error:
-        raise StartupError(f"--host {host} is no address of this machine: {error.strerror}.") from None
+    except (socket.gaierror, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no host name"
+        raise StartupError(f"--host {host} is no address of this machine: {reason}.") from None
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -13,7 +13,9 @@ WIDTH = 30
 class ProgressLine:
     """Listener for ``Progress`` messages of one load."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        """``name`` is what the model is served as."""
+        self._name = name
         self._is_terminal = sys.stderr.isatty()
         self._last = ("", -1)
 
@@ -23,7 +25,7 @@ class ProgressLine:
         if (progress.note or progress.phase, step) == self._last:
             return
         self._last = (progress.note or progress.phase, step)
-        text = f"{progress.phase} {progress.note}".strip()
+        text = f"{progress.phase} {self._name if progress.phase == 'loading' else progress.note}".strip()
         if self._is_terminal:
             bar = "#" * int(share * WIDTH)
             end = "\n" if share >= 1.0 else ""

@@ -6,6 +6,8 @@ import logging
 import os
 import signal
 import socket
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,12 +22,13 @@ from bramley.app.http import asgi_app
 from bramley.app.limits import raise_descriptor_limit
 from bramley.app.listen import bind, is_loopback, url
 from bramley.app.progress import ProgressLine
+from bramley.app.protocol import Protocol
 from bramley.config.settings import Settings
 from bramley.domain.errors import ShuttingDown
 from bramley.domain.wire import Load, Ready
 from bramley.service.generate import Generator
 from bramley.service.pool import Model, Pool
-from bramley.telemetry.log import configure
+from bramley.telemetry.log import Log
 from bramley.workers.supervisor import Supervisor
 
 log = logging.getLogger("bramley.app")
@@ -40,26 +43,50 @@ def run(settings: Settings, notes: tuple[str, ...]) -> int:
 
     Raises StartupError when the server cannot start.
     """
-    configure(settings.log_level)
+    lines = Log(settings.log_level)
     for note in notes:
         log.warning("%s", note)
     raise_descriptor_limit()
     with contextlib.closing(bind(settings.host, settings.port)) as listener:
         if not is_loopback(settings.host) and not settings.api.api_keys:
             log.warning("listening on %s without --api-key: anyone who can reach it can use it", settings.host)
-        uvloop.run(_Application(settings, listener).run())
+        application = _Application(settings, listener)
+        try:
+            uvloop.run(application.run())
+        finally:
+            lines.flush(LAST_WORDS_S)
+    if application.has_stuck_thread:
+        # The interpreter would wait for it for ever.
+        sys.stdout.flush()
+        os._exit(0)
     return 0
 
 
+def model_path(settings: Settings) -> Path | None:
+    return Path(settings.model).expanduser().resolve() if settings.model else None
+
+
 def load_message(settings: Settings) -> Load:
-    path = str(Path(settings.model).expanduser().resolve()) if settings.model else ""
-    return Load(path=path, cache_dir=settings.cache_dir, compute=settings.compute, engine=settings.engine)
+    return Load(
+        path=str(model_path(settings) or ""),
+        cache_dir=settings.cache_dir,
+        compute=settings.compute,
+        engine=settings.engine,
+    )
 
 
 def model_names(settings: Settings) -> tuple[str, ...]:
     if settings.service.served_names:
         return settings.service.served_names
     return (Path(settings.model).expanduser().resolve().name if settings.model else EMBEDDED_NAME,)
+
+
+async def _is_stuck(executor: ThreadPoolExecutor, threads: int) -> bool:
+    """Whether a thread cannot be had back: a template that does not end, a text that takes minutes."""
+    together = threading.Barrier(threads)
+    meetings = [asyncio.wrap_future(executor.submit(together.wait, LAST_WORDS_S)) for _ in range(threads)]
+    done, _ = await asyncio.wait(meetings, timeout=2 * LAST_WORDS_S)
+    return len(done) < threads or any(meeting.exception() is not None for meeting in done)
 
 
 class _Server(uvicorn.Server):
@@ -77,22 +104,26 @@ class _Application:
         self._settings = settings
         self._listener = listener
         self._stop = asyncio.Event()
+        self.has_stuck_thread = False
 
     async def run(self) -> None:
         settings = self._settings
-        with ThreadPoolExecutor(settings.service.text_threads, thread_name_prefix="text") as executor:
-            supervisor = Supervisor(load_message(settings), settings.supervisor, ProgressLine().show)
-            model = Model(model_names(settings), supervisor, executor)
-            pool = Pool((model,))
-            generator = Generator(pool, settings.service, executor)
-            server = self._server(ApiContext(pool, generator, settings.api, int(time.time())))
-            self._catch_signals()
-            serving = asyncio.create_task(server.serve(sockets=[self._listener]))
-            try:
-                await self._load_and_wait(model, serving)
-            finally:
-                generator.drain()
-                await self._drain(server, serving, model)
+        names = model_names(settings)
+        executor = ThreadPoolExecutor(settings.service.text_threads, thread_name_prefix="text")
+        supervisor = Supervisor(load_message(settings), settings.supervisor, ProgressLine(names[0]).show)
+        model = Model(names, model_path(settings), supervisor, executor)
+        pool = Pool((model,))
+        generator = Generator(pool, settings.service, executor)
+        server = self._server(ApiContext(pool, generator, settings.api, int(time.time())))
+        self._catch_signals()
+        serving = asyncio.create_task(server.serve(sockets=[self._listener]))
+        try:
+            await self._load_and_wait(model, serving)
+        finally:
+            generator.drain()
+            await self._drain(server, serving, model)
+            self.has_stuck_thread = await _is_stuck(executor, settings.service.text_threads)
+            executor.shutdown(wait=False, cancel_futures=True)
 
     async def _load_and_wait(self, model: Model, serving: asyncio.Task[None]) -> None:
         """Return when told to stop. Raises ModelLoadError."""
@@ -101,7 +132,7 @@ class _Application:
         try:
             await asyncio.wait({loading, stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
             if loading.done():
-                self._announce(model.names[0], loading.result())
+                self._announce(model, loading.result())
                 await asyncio.wait({stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             loading.cancel()
@@ -111,6 +142,12 @@ class _Application:
     async def _drain(self, server: _Server, serving: asyncio.Task[None], model: Model) -> None:
         """Stop accepting, give running answers the grace period, tell the rest, end the worker."""
         server.should_exit = True
+        if active := model.supervisor.active:
+            log.info(
+                "stopping; %d running requests have %g s to end (Ctrl-C ends at once)",
+                active,
+                self._settings.shutdown_timeout_s,
+            )
         _, late = await asyncio.wait({serving}, timeout=self._settings.shutdown_timeout_s)
         model.supervisor.fail_streams(ShuttingDown("The server is shutting down."))
         closing = asyncio.create_task(model.close())
@@ -125,7 +162,7 @@ class _Application:
         return _Server(
             uvicorn.Config(
                 asgi_app(context),
-                http="httptools",
+                http=Protocol,
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -147,12 +184,20 @@ class _Application:
             os._exit(130)
         self._stop.set()
 
-    def _announce(self, name: str, ready: Ready) -> None:
+    def _announce(self, model: Model, ready: Ready) -> None:
         address = url(self._listener)
-        print(  # noqa: T201 - the one thing a person waits for
-            f"Bramley {__version__} serves {name} at {address}/v1 "
-            f"({ready.dtype} on {ready.device}, loaded in {ready.load_s:.1f} s). Ctrl-C stops it.\n"
-            f"Try: curl {address}/v1/chat/completions -H 'Content-Type: application/json' "
-            """-d '{"messages": [{"role": "user", "content": "Hello!"}]}'""",
-            flush=True,
+        key = " -H 'Authorization: Bearer YOUR_KEY'" if self._settings.api.api_keys else ""
+        route, body = (
+            ("chat/completions", '{"messages": [{"role": "user", "content": "Hello!"}]}')
+            if model.chats
+            else ("completions", '{"prompt": "Once upon a time", "max_tokens": 50}')
         )
+        if not model.chats:
+            log.warning("the model has no chat template: /v1/completions works, chat does not")
+        text = (
+            f"Bramley {__version__} serves {model.names[0]} at {address}/v1 "
+            f"({ready.dtype} on {ready.device}, loaded in {ready.load_s:.1f} s). Ctrl-C stops it.\n"
+            f"Try: curl {address}/v1/{route} -H 'Content-Type: application/json'{key} -d '{body}'"
+        )
+        with contextlib.suppress(OSError):
+            print(text, flush=True)  # noqa: T201 - the one thing a person waits for

@@ -4,6 +4,7 @@ import sys
 from importlib import import_module
 from typing import cast
 
+from bramley import __version__
 from bramley.cli.check import report
 from bramley.config.memory import plan_of, shown_bytes
 from bramley.config.options import Help, resolve
@@ -26,6 +27,8 @@ def run(dialect: str, argv: list[str]) -> int:
         return 0
     refuse_what_cannot_fit(resolved.settings)
     quiet_libraries()
+    # The next imports take seconds; silence would look like a fault.
+    sys.stderr.write(f"Bramley {__version__} starts\n")
     return cast(int, import_module(SERVER).run(resolved.settings, resolved.notes))
 
 

@@ -75,14 +75,21 @@ def _require_shards(directory: Path, present: set[str]) -> None:
         raise ModelLoadError(f"model {directory} is incomplete: {missing[0]}{more} is missing")
 
 
+# A pointer begins with "version https://git-lfs.github.com/spec/v1".
+_LFS_POINTER = b"version "
+
+
 def _header(file: Path) -> dict[str, Tensor]:
     try:
         size = file.stat().st_size
         with file.open("rb") as stream:
-            length = int.from_bytes(stream.read(8), "little")
+            start = stream.read(8)
+            length = int.from_bytes(start, "little")
             header = stream.read(length) if 2 <= length <= _MAX_HEADER_BYTES else b""
     except OSError as error:
         raise ModelLoadError(f"{file} cannot be read: {error.strerror or error}") from None
+    if start == _LFS_POINTER:
+        raise ModelLoadError(f"{file} is a Git LFS pointer and not the file itself: run `git lfs pull`")
     if not header:
         raise ModelLoadError(f"{file} is not a safetensors file")
     data_bytes = size - 8 - length

@@ -27,12 +27,16 @@ class Kind(Protocol):
     def accept(self, value: Any) -> Any: ...
 
 
+# What fits every message and every array; nobody wants more of anything.
+_MOST = (1 << 31) - 1
+
+
 @dataclass(frozen=True)
 class Integer:
     """``only`` not empty: nothing else is taken."""
 
     low: int
-    high: int | None = None
+    high: int = _MOST
     metavar: str = "N"
     only: tuple[int, ...] = ()
 
@@ -40,7 +44,7 @@ class Integer:
     def wanted(self) -> str:
         if self.only:
             return f"one of {', '.join(map(str, self.only))}"
-        return f"a whole number {_span(self.low, self.high)}"
+        return f"a whole number {_span(self.low, None if self.high == _MOST else self.high)}"
 
     def parse(self, text: str) -> int:
         # int() alone also takes "8_000", other scripts' digits and blanks.

@@ -67,17 +67,17 @@ def _judge(option: Option, default: Any, given: Given) -> list[str]:
     """Notes on a given value; raises if what it asks for is not there."""
     match option.status:
         case NoEffect(reason):
-            return [f"{option.flag} has no effect: {reason} ({given.origin})"]
+            return [f"{option.flag} has no effect: {reason}{given.where}"]
         case NotYet(feature, neutral):
             if given.value != (default if neutral is None else neutral):
                 raise StartupError(
-                    f"{option.flag} cannot be used: {feature} is not there yet in this version ({given.origin})"
+                    f"{option.flag} cannot be used: {feature} is not there yet in this version{given.where}"
                 )
-            return [f"{option.flag} has no effect: {feature} is not there yet in this version ({given.origin})"]
+            return [f"{option.flag} has no effect: {feature} is not there yet in this version{given.where}"]
         case Refused(reason):
             if given.value != default:
-                raise StartupError(f"{option.flag} is refused: {reason}; see docs/options.md ({given.origin})")
-            return [f"{option.flag} has no effect: {reason} ({given.origin})"]
+                raise StartupError(f"{option.flag} is refused: {reason}; see docs/options.md{given.where}")
+            return [f"{option.flag} has no effect: {reason}{given.where}"]
     return []
 
 

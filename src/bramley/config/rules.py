@@ -68,7 +68,7 @@ def _keys(keys: tuple[str, ...], file: str | None) -> tuple[str, ...]:
             raise StartupError(f"--api-key-file {file}: {error.strerror or error}") from None
         except ValueError:
             raise StartupError(f"--api-key-file {file}: not a text file in UTF-8") from None
-        read = [line.strip() for line in lines if line.strip()]
+        read = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
         if not read:
             raise StartupError(f"--api-key-file {file}: there is no key in it")
         found += read

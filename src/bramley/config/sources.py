@@ -24,6 +24,15 @@ class Given:
     value: Any
     origin: str
 
+    @property
+    def where(self) -> str:
+        return where(self.origin)
+
+
+def where(origin: str) -> str:
+    """The end of an error line; a flag is on the user's screen already."""
+    return "" if origin == "flag" else f" ({origin})"
+
 
 def environment() -> dict[str, str]:
     """The environment of this process."""
@@ -167,7 +176,7 @@ def _parsed(option: Option, text: str, origin: str) -> Any:
 def _unfit(option: Option, value: Any, origin: str) -> StartupError:
     kind: Kind = option.kind
     got = "" if option.secret else f", not {value!r}"
-    return StartupError(f"{option.flag} must be {kind.wanted}{got} ({origin})")
+    return StartupError(f"{option.flag} must be {kind.wanted}{got}{where(origin)}")
 
 
 def _add(found: dict[str, Given], option: Option, value: Any) -> None:

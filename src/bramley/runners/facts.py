@@ -63,4 +63,4 @@ def _first(configs: Iterable[Mapping[str, Any]], names: Iterable[str]) -> int | 
 
 
 def _is_count(value: Any) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31

@@ -1,9 +1,30 @@
 """How many tokens an answer may have."""
 
 from bramley.domain.errors import ContextExceeded, InvalidRequest
+from bramley.domain.requests import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from bramley.service.options import GenerationDefaults
 
 UNKNOWN_CONTEXT_ANSWER = 32_768
+
+
+def check_length(prompt: Prompt, longest_token: int, context_length: int) -> None:
+    """Raises ContextExceeded for a text that has more tokens than the context however it is tokenized.
+
+    Tokenizing it to know how many would keep a thread for minutes.
+    """
+    match prompt:
+        case TextPrompt():
+            length = len(prompt.text)
+        case ChatPrompt():
+            length = sum(len(message.text) for message in prompt.messages)
+        case TokenPrompt():
+            return
+    if context_length and length > context_length * longest_token:
+        raise ContextExceeded(
+            f"The prompt has {length} characters, which are more than the {context_length} tokens of the model's "
+            "context length. Shorten the prompt.",
+            param="messages" if isinstance(prompt, ChatPrompt) else "prompt",
+        )
 
 
 def answer_tokens(prompt_tokens: int, asked: int | None, context_length: int, defaults: GenerationDefaults) -> int:

@@ -13,7 +13,7 @@ from bramley.domain.requests import ChatPrompt, GenerationRequest, Prompt
 from bramley.domain.usage import Usage
 from bramley.domain.wire import Finished, Submit
 from bramley.parsers.pipeline import Pipeline
-from bramley.service.budget import answer_tokens
+from bramley.service.budget import answer_tokens, check_length
 from bramley.service.detokenizer import Detokenizer
 from bramley.service.model_defaults import effective_sampling
 from bramley.service.options import ServiceOptions
@@ -123,6 +123,7 @@ class Generator:
         try:
             async with asyncio.timeout(timeout_s if timeout_s > 0 else None):
                 lease = await self._pool.find(request.model).lease()
+                check_length(request.prompt, lease.tokenizer.longest_token, lease.context_length)
                 token_ids = await asyncio.get_running_loop().run_in_executor(
                     self._executor, lease.prompter.prepare, request.prompt
                 )

@@ -47,7 +47,7 @@ def _number(found: dict[str, object], name: str, low: float, high: float) -> flo
 
 def _whole(found: dict[str, object], name: str) -> int | None:
     value = found.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31 else None
 
 
 def effective_sampling(

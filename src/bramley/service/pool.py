@@ -37,8 +37,11 @@ class Lease(msgspec.Struct, frozen=True):
 class Model:
     """One served model: its names, its worker, and the text side of it, which lives in the front."""
 
-    def __init__(self, names: tuple[str, ...], supervisor: Supervisor, executor: Executor) -> None:
+    def __init__(self, names: tuple[str, ...], path: Path | None, supervisor: Supervisor, executor: Executor) -> None:
+        """``path`` None: the worker decides where the model is, and says so when it is ready."""
         self.names = names
+        self.chats = True
+        self._path = path
         self.supervisor = supervisor
         self.ready: Ready | None = None
         self._executor = executor
@@ -46,12 +49,18 @@ class Model:
 
     async def load(self) -> Ready:
         """Load worker and tokenizer for the first time. Raises ModelLoadError."""
+        # What the front reads is small; a fault in it is said before the weights are loaded.
+        early = await self._read_text(self._path) if self._path else None
         ready = await self.supervisor.start()
-        text = await asyncio.get_running_loop().run_in_executor(self._executor, _read_text, Path(ready.path))
+        text = early or await self._read_text(Path(ready.path))
         self.ready = ready
+        self.chats = text[0].has_template
         if not self._text.done():
             self._text.set_result(text)
         return ready
+
+    async def _read_text(self, path: Path) -> tuple[Tokenizer, ModelDefaults]:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, _read_text, path)
 
     async def lease(self) -> Lease:
         """Wait until the model can answer. Raises ModelUnavailable, ShuttingDown."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from jinja2 import TemplateError
+from jinja2 import Environment, TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from bramley.domain.errors import InvalidRequest
@@ -17,11 +17,14 @@ from bramley.domain.tools import Tool, ToolCall
 # A template is a program of the model's author: these are what one can raise over input it does not expect.
 _TEMPLATE_ERRORS = (
     TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError,
+    MemoryError,
 )  # fmt: skip
 _RESERVED = frozenset(inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters) | {"messages"}
 # Unicode noncharacters, which no text carries: one that the messages do not hold marks where control words are cut.
 _MARKS = tuple(chr(code) for code in range(0xFDD0, 0xFDF0))
 _MESSAGE_LENGTH = 400
+# Parses only, and only with the extensions that transformers' own environment has for templates.
+_PARSER = Environment(extensions=["jinja2.ext.loopcontrols"], autoescape=False)
 
 
 class ChatTemplate:
@@ -36,6 +39,12 @@ class ChatTemplate:
     @property
     def exists(self) -> bool:
         return bool(self._backend.chat_template)
+
+    def check(self) -> None:
+        """Raises TemplateSyntaxError when a template is no Jinja at all, whatever the messages."""
+        found = self._backend.chat_template or ""
+        for template in found.values() if isinstance(found, dict) else (found,):
+            _PARSER.parse(template)
 
     def render(self, prompt: ChatPrompt) -> list[str]:
         """The prompt, cut inside every control word that a system, user or tool message spells out.

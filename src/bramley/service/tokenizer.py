@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from jinja2 import TemplateSyntaxError
 from tokenizers import Tokenizer as Backend
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
@@ -14,6 +15,9 @@ from bramley.domain.requests import ChatPrompt
 from bramley.service.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
 from bramley.service.template import ChatTemplate
 from bramley.service.vocabulary import Vocabulary, added_tokens
+
+# What a tokenizer can be made of; sentencepiece models and word lists take transformers' converters.
+_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt", "tekken.json")
 
 log = logging.getLogger("bramley.text")
 
@@ -27,7 +31,8 @@ class Tokenizer:
     """Safe from several threads: the backend is only read after loading.
 
     ``bos_token_id`` None: the model has none. ``eos_token_ids`` are all that the tokenizer, generation_config.json and
-    config.json name. ``special_ids`` are the control tokens. ``vocab_size`` is the largest id and one.
+    config.json name. ``special_ids`` are the control tokens. ``vocab_size`` is the largest id
+    and one. ``longest_token``: no token stands for more characters.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, eos_token_ids: frozenset[int]) -> None:
@@ -45,15 +50,18 @@ class Tokenizer:
         self.bos_token_id: int | None = tokenizer.bos_token_id
         self.eos_token_ids = eos_token_ids
         self._front = self._front_ids()
+        self.longest_token = max(map(len, self._backend.get_vocab(with_added_tokens=True)), default=1)
         self.vocab_size = max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
     @classmethod
     def load(cls, path: Path) -> "Tokenizer":
         """Read a model directory; nothing is fetched and none of its code runs. Raises ModelLoadError."""
-        # A tokenizer.json is taken as it stands: the class a config names may rebuild it with another decoder.
-        kind = PreTrainedTokenizerFast if (path / "tokenizer.json").is_file() else AutoTokenizer
         if not path.is_dir():
             raise ModelLoadError(f"There is no model directory at {path}.")
+        if not any((path / name).is_file() for name in _FILES):
+            raise ModelLoadError(f"The model in {path} has no tokenizer.json.")
+        # A tokenizer.json is taken as it stands: the class a config names may rebuild it with another decoder.
+        kind = PreTrainedTokenizerFast if (path / "tokenizer.json").is_file() else AutoTokenizer
         try:
             tokenizer = kind.from_pretrained(str(path), local_files_only=True, trust_remote_code=False)
         except Exception as error:  # tokenizers raises a bare Exception for a file it cannot read
@@ -61,7 +69,14 @@ class Tokenizer:
             raise ModelLoadError(f"The tokenizer in {path} cannot be loaded: {reason}.") from error
         if not isinstance(tokenizer, PreTrainedTokenizerFast):
             raise ModelLoadError(f"The tokenizer in {path} has no tokenizer.json, and none can be made from its files.")
-        return cls(tokenizer, _eos_token_ids(path, tokenizer))
+        loaded = cls(tokenizer, _eos_token_ids(path, tokenizer))
+        try:
+            loaded.template.check()
+        except TemplateSyntaxError as error:
+            raise ModelLoadError(
+                f"The chat template in {path} is broken at line {error.lineno}: {error.message}"
+            ) from error
+        return loaded
 
     @property
     def has_template(self) -> bool:

@@ -33,6 +33,7 @@ from bramley.runners.registry import Registry
 from bramley.worker import blas
 from bramley.worker.blas import BlasReport
 from bramley.worker.io import Channel
+from bramley.worker.limits import keep_descriptor_limit
 from bramley.worker.phase import PhaseClock
 
 log = logging.getLogger(__name__)
@@ -120,7 +121,8 @@ class Worker:
         began = time.monotonic()
         # Before the runner's file is imported: MLX binds to the BLAS that is there when it is loaded.
         report = self._preload(load.compute, Path(load.cache_dir))
-        runner = self._registry[load.kind]()
+        with keep_descriptor_limit():
+            runner = self._registry[load.kind]()
         ready = runner.load(load, self)
         notes = (*_blas_notes(report, ready.device), *ready.notes)
         for note in notes:
@@ -130,7 +132,6 @@ class Worker:
         return runner
 
     def _not_loaded(self, kind: FailureKind, message: str) -> int:
-        log.error("%s", message)
         self.emit(Failed(kind=kind, message=message))
         return EXIT_LOAD_FAILED
 

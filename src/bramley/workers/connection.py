@@ -29,8 +29,12 @@ class Connection(asyncio.Protocol):
 
     def send(self, message: ToWorker) -> None:
         """Queue a message; a connection that is lost swallows it, as its end is reported through ``lost``."""
+        self.write(frame(message))
+
+    def write(self, data: bytes) -> None:
+        """``send`` for a message that was framed already."""
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(frame(message))
+            self._transport.write(data)
 
     def close(self) -> None:
         if self._transport is not None:

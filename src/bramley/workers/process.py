@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from bramley.domain.errors import (
     BramleyError,
@@ -32,12 +32,14 @@ from bramley.domain.wire import (
     Step,
     Submit,
     WorkerMessage,
+    frame,
 )
 from bramley.workers.connection import Connection
 from bramley.workers.stream import TokenStream
 
 log = logging.getLogger("bramley.worker")
 
+MAX_LINE = 4096
 WORKER_COMMAND = (sys.executable, "-m", "bramley.worker")
 _LEVELS = {"DEBUG": logging.DEBUG, "INFO": logging.INFO, "WARNING": logging.WARNING, "ERROR": logging.ERROR}
 
@@ -100,7 +102,7 @@ class WorkerProcess:
     @property
     def failure(self) -> str:
         """Why the process ended; completes "The worker ..."."""
-        return self._failure or _cause(self._process.returncode or 0, self._last_lines)
+        return self._failure or _cause(self._process.returncode or 0)
 
     @property
     def active(self) -> int:
@@ -112,12 +114,13 @@ class WorkerProcess:
 
     def submit(self, make: Callable[[int], Submit], buffer_tokens: int) -> TokenStream:
         number = next(self._numbers)
+        message = frame(make(number))
         stream = TokenStream(number, buffer_tokens, self._cancel)
         if self.exited.is_set():
             stream.fail(WorkerDied("The model's worker process has just ended; try again."))
             return stream
         self._streams[number] = stream
-        self._connection.send(make(number))
+        self._connection.write(message)
         return stream
 
     def ping(self, nonce: int) -> None:
@@ -205,11 +208,12 @@ class WorkerProcess:
     async def _reap(self) -> None:
         await self._process.wait()
         reason = self.failure
+        said = f", saying: {self._last_lines[-1][:200]}" if self._last_lines else ""
         # What the worker sent just before it ended is still in the socket.
         await asyncio.sleep(0)
         self._connection.close()
         if not self._ready.done():
-            self._ready.set_exception(ModelLoadError(f"While the model was being loaded, the worker {reason}."))
+            self._ready.set_exception(ModelLoadError(f"While the model was being loaded, the worker {reason}{said}."))
             self._ready.exception()
         for stream in self._streams.values():
             stream.fail(WorkerDied(f"While it was working on this request, the model's worker process {reason}."))
@@ -219,14 +223,24 @@ class WorkerProcess:
     async def _relay_log(self) -> None:
         """Pass the worker's lines on: ``LEVEL message`` as such, anything else (a C++ abort) as an error."""
         assert self._process.stdout is not None
-        while line := await self._process.stdout.readline():
-            text = line.decode(errors="replace").rstrip()
+        async for text in _lines(self._process.stdout):
             level, _, rest = text.partition(" ")
             if level in _LEVELS:
                 log.log(_LEVELS[level], "%s", rest)
             elif text:
                 log.error("%s", text)
                 self._last_lines.append(text)
+
+
+async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
+    """Lines of at most ``MAX_LINE`` characters; the rest of a longer one is dropped."""
+    rest = b""
+    while data := await stream.read(1 << 16):
+        *whole, rest = (rest + data).split(b"\n")
+        for line in whole:
+            yield line[:MAX_LINE].decode(errors="replace").rstrip()
+        rest = rest[:MAX_LINE]
+    yield rest.decode(errors="replace")
 
 
 def _error_of(message: Failed) -> BramleyError:
@@ -239,10 +253,9 @@ def _error_of(message: Failed) -> BramleyError:
             return GenerationFailed(message.message)
 
 
-def _cause(returncode: int, last_lines: Sequence[str]) -> str:
-    said = f", saying: {last_lines[-1]}" if last_lines else ""
+def _cause(returncode: int) -> str:
     if returncode == -signal.SIGKILL:
-        return f"was killed by the system (running out of memory is the usual cause){said}"
+        return "was killed by the system, as it does when memory runs out"
     if returncode < 0:
-        return f"was ended by signal {-returncode} ({signal.strsignal(-returncode)}){said}"
-    return f"ended with exit code {returncode}{said}"
+        return f"was ended by signal {-returncode} ({signal.strsignal(-returncode)})"
+    return f"ended with exit code {returncode}"

@@ -57,6 +57,11 @@ class Supervisor:
         """The process that answers now; None while there is none."""
         return self._process if self.state in ("ready", "unresponsive") else None
 
+    @property
+    def active(self) -> int:
+        """Sequences that have not ended."""
+        return self._process.active if self._process is not None else 0
+
     async def start(self) -> Ready:
         """Load the model for the first time. Raises ModelLoadError."""
         try:
@@ -74,7 +79,9 @@ class Supervisor:
             if self.state == "stopped":
                 raise ShuttingDown("The server is shutting down.")
             if self.state == "failed":
-                raise ModelUnavailable(f"The model is not available: its worker {self.reason}. It is being restarted.")
+                raise ModelUnavailable(
+                    f"The model is not available: its worker {self.reason}. It will be started again."
+                )
             await self.changed()
         return self.process
 
@@ -137,14 +144,15 @@ class Supervisor:
             self._deaths += 1
             gave_up = self._deaths >= self._options.give_up
             self._set("failed" if gave_up else "restarting", reason)
-            log.error("the worker %s; starting it again", reason)
             pause = min(self._options.backoff_s * 2 ** (self._deaths - 1), self._options.backoff_max_s)
+            log.error("the worker %s; it is started again in %g s", reason, pause)
             await asyncio.sleep(pause)
             self.restarts += 1
             try:
                 self._process, _ = await self._spawn()
             except ModelLoadError as error:
-                reason = f"could not load the model again ({error.message})"
+                said = error.message.rstrip(".")
+                reason = f"could not load the model again: {said[:1].lower()}{said[1:]}"
                 continue
             self._set("ready")
             log.info("the worker is ready again")

@@ -2,11 +2,13 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field
 from pydantic_core import PydanticCustomError
 
 MAX_LOGPROBS = 20
 MAX_STOPS = 64
+MAX_STOP_LENGTH = 1000
+MAX_MESSAGES = 16_384
 MAX_BIASES = 1024
 
 Tokens = Annotated[int, Field(ge=1, le=1 << 31)]
@@ -16,11 +18,12 @@ def _stops(value: Any) -> Any:
     """One string, or a list of them. One error for all of it: a union would report each of its branches."""
     stops = [value] if isinstance(value, str) else value
     if stops is not None and not (
-        isinstance(stops, list) and len(stops) <= MAX_STOPS and all(isinstance(s, str) and s for s in stops)
+        isinstance(stops, list)
+        and len(stops) <= MAX_STOPS
+        and all(isinstance(stop, str) and 0 < len(stop) <= MAX_STOP_LENGTH for stop in stops)
     ):
-        raise PydanticCustomError(
-            "stop", f"must be a string or a list of up to {MAX_STOPS} strings, none of them empty"
-        )
+        wanted = f"must be a string or a list of up to {MAX_STOPS} strings of 1 to {MAX_STOP_LENGTH} characters"
+        raise PydanticCustomError("stop", wanted)
     return stops
 
 
@@ -58,11 +61,11 @@ class StreamOptions(Body):
 class GenerationBody(Body):
     """What chat and completions have in common."""
 
-    model: str = "default"
+    model: Annotated[str, Field(max_length=256)] = "default"
     max_tokens: Tokens | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, lt=1 << 31)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)] | None = None
     stop: Stops = None
@@ -93,7 +96,7 @@ class ChatMessage(Body):
 class ChatBody(GenerationBody):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES), FailFast()]
     max_completion_tokens: Tokens | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None

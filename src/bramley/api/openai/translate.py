@@ -30,6 +30,7 @@ SAMPLING = {
 }
 # mlx-openai-server's word for the lowest class is "low".
 PRIORITIES: dict[str, Priority] = {"high": "high", "normal": "normal", "low": "batch", "batch": "batch"}
+MAX_PARTS = 4096
 ROLES: dict[str, Role] = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
 
@@ -76,7 +77,7 @@ def _request(
 def _message(message: ChatMessage, place: str, fields: FieldCheck) -> Message:
     if message.role not in ROLES:
         what = "is not supported by this server yet" if message.role in ("tool", "function") else "is unknown"
-        raise InvalidRequest(f"{place}.role: {message.role!r} {what}.", param=f"{place}.role")
+        raise InvalidRequest(f"{place}.role: {message.role[:50]!r} {what}.", param=f"{place}.role")
     for name in ("tool_calls", "function_call", "audio"):
         if (message.model_extra or {}).get(name):
             raise InvalidRequest(f"{place}.{name} is not supported by this server yet.", param=f"{place}.{name}")
@@ -96,6 +97,8 @@ def _parts(content: Any, place: str) -> tuple[TextPart, ...]:
         return (TextPart(content),)
     if not isinstance(content, list):
         raise InvalidRequest(f"{place} must be a string or a list of parts.", param=place)
+    if len(content) > MAX_PARTS:
+        raise InvalidRequest(f"{place} has more than {MAX_PARTS} parts.", param=place)
     return tuple(_part(part, f"{place}[{i}]") for i, part in enumerate(content))
 
 

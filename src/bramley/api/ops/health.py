@@ -5,6 +5,7 @@ from typing import Any
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 
+from bramley import __version__
 from bramley.api.context import ApiContext
 from bramley.service.pool import Model
 
@@ -53,7 +54,12 @@ def router(context: ApiContext) -> APIRouter:
         is_ready = found["status"] == "healthy"
         return JSONResponse({"status": "ready" if is_ready else found["status"]}, 200 if is_ready else 503)
 
+    @routes.get("/", summary="What this server is")
+    async def about() -> JSONResponse:
+        return JSONResponse({"name": "Bramley", "version": __version__, "api": "/v1", "documentation": "/docs"})
+
     @routes.head("/", include_in_schema=False)
+    @routes.head("/health", include_in_schema=False)
     @routes.head("/api/hello", include_in_schema=False)
     async def hello() -> Response:
         return Response()

@@ -23,7 +23,7 @@ ROWS = (
            8000, group="Server", to="port"),
     Option("timeout", Number(0, above=True), "Seconds a request may take before it is answered with a timeout.",
            300.0, group="Server", to="service.timeout_s"),
-    Option("shutdown-timeout", Number(0), "Seconds that running requests may go on after SIGTERM.",
+    Option("shutdown-timeout", Number(0), "Seconds that running requests may go on after SIGTERM or Ctrl-C.",
            3.0, group="Server", to="shutdown_timeout_s"),
     Option("stream-interval", Integer(1), "Tokens per streamed chunk.",
            1, group="Server", to="api.stream_interval"),
@@ -38,7 +38,7 @@ ROWS = (
 
     Option("api-key", Texts("KEY"), "Key that requests must carry; give several to accept each.",
            (), group="Access", secret=True),
-    Option("api-key-file", Path("FILE"), "File with one key per line; they count beside those of --api-key.",
+    Option("api-key-file", Path("FILE"), "File with one key per line, # for comments; they count beside --api-key's.",
            group="Access"),
 
     Option("max-tokens", Integer(1), "Length of an answer whose request names none. Not given: as the context allows.",

