@@ -96,7 +96,7 @@ class Worker:
         except Exception as error:
             log.exception("loading failed")
             if is_out_of_memory(error):
-                return self._not_loaded("memory", f"The model does not fit into memory: {_reason(error)}.")
+                return self._not_loaded("memory", "The model does not fit into memory; choose a smaller one.")
             return self._not_loaded("load", f"The model cannot be loaded: {_reason(error)}.")
         return self._loop(runner)
 
@@ -174,9 +174,11 @@ class Worker:
         except Exception as error:
             log.exception("a step failed")
             if is_out_of_memory(error):
-                runner.abort("memory", f"Memory ran out while the model worked on this request: {_reason(error)}.")
+                runner.abort("memory", "Memory ran out while the model worked on this request.")
             else:
-                runner.abort("step", f"The model raised an error while it worked on this request: {_reason(error)}.")
+                runner.abort(
+                    "step", "The model failed while it was working on this request; the server's log says more."
+                )
             return False
         return True
 
