@@ -40,7 +40,7 @@ def test_a_failed_step_fails_what_is_in_flight_and_the_next_request_works() -> N
             assert isinstance(failed, Failed)
             assert failed.kind == "step"
             assert (
-                failed.message == "The model failed while it was working on this request; the server's log says more."
+                failed.message == "The model failed while it worked on this request; the server's log says more."
             )
         worker.send(submit(3, TRIGGER))
         assert isinstance(worker.ended(3), Finished)

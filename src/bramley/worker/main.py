@@ -177,7 +177,7 @@ class Worker:
                 runner.abort("memory", "Memory ran out while the model worked on this request.")
             else:
                 runner.abort(
-                    "step", "The model failed while it was working on this request; the server's log says more."
+                    "step", "The model failed while it worked on this request; the server's log says more."
                 )
             return False
         return True
