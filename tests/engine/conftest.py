@@ -20,10 +20,14 @@ def llama_model(tiny_llama: Path) -> Any:
 
 @pytest.fixture
 def make_engine(llama_model: Any) -> MakeEngine:
-    """An engine on the tiny llama, or on ``model``; other arguments are EngineOptions."""
+    """An engine on the tiny llama, or on ``model``, with a chunk size that does not depend on the time steps take.
 
-    def make(model: Any = None, **options: Any) -> Engine:
-        limits = ModelLimits(context_length=2048, eos_token_ids=frozenset({2}))
-        return Engine(llama_model if model is None else model, limits, EngineOptions(**options))
+    Other arguments are EngineOptions.
+    """
+
+    def make(model: Any = None, *, ahead: bool = True, kv_bytes: int = 1 << 40, **options: Any) -> Engine:
+        limits = ModelLimits(context_length=2048, eos_token_ids=frozenset({2}), kv_bytes=kv_bytes)
+        options = {"target_gap_ms": 1e9, **options}
+        return Engine(llama_model if model is None else model, limits, EngineOptions(**options), ahead=ahead)
 
     return make

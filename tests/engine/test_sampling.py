@@ -54,6 +54,16 @@ def softmax(temperature: float) -> dict[int, float]:
         ({"top_k": 3}, {0: 0.5 / 0.95, 1: 0.3 / 0.95, 2: 0.15 / 0.95}, 13.8),
         ({"top_p": 0.8}, {0: 0.5 / 0.8, 1: 0.3 / 0.8}, 10.8),
         ({"min_p": 0.25}, {0: 0.5 / 0.95, 1: 0.3 / 0.95, 2: 0.15 / 0.95}, 13.8),
+        # Information 0.69, 1.2, 1.9, 3.2 and 4.6 nats against an entropy of 1.17: nearest is 1, then 0, then 2.
+        ({"typical_p": 0.7}, {0: 0.5 / 0.8, 1: 0.3 / 0.8}, 10.8),
+        ({"typical_p": 0.9}, {0: 0.5 / 0.95, 1: 0.3 / 0.95, 2: 0.15 / 0.95}, 13.8),
+        ({"xtc_probability": 1.0, "xtc_threshold": 0.1}, {2: 0.15 / 0.2, 3: 0.04 / 0.2, 4: 0.01 / 0.2}, 13.8),
+        # A coin of 0.4 mixes the distribution without its two best tokens with the whole one.
+        (
+            {"xtc_probability": 0.4, "xtc_threshold": 0.1},
+            {0: 0.3, 1: 0.18, 2: 0.09 + 0.3, 3: 0.024 + 0.08, 4: 0.006 + 0.02},
+            18.5,
+        ),
     ],
     ids=str,
 )
@@ -101,24 +111,17 @@ def test_filters_apply_one_after_the_other() -> None:
     assert kept((0.4, 0.3, 0.2, 0.1), min_p=0.6, top_p=0.99) == {0, 1}
 
 
-def test_the_same_row_gives_the_same_token_in_any_batch_and_place() -> None:
-    mx.random.seed(3)
-    others = mx.random.normal((33, 1000)) * 3
-    settings = [
-        {"temperature": 0.0},
-        {"temperature": 1.0},
-        {"temperature": 0.7, "top_p": 0.9},
-        {"temperature": 1.3, "top_k": 40, "min_p": 0.01},
-    ]
-    for number, sampling in enumerate(settings):
-        tested = row(number, seed=123, **sampling)
-        mine = mx.random.normal((1, 1000)) * 3
-        (alone,) = draw(mine, [tested])
-        for place in (0, 1, 17, 32):
-            logits = mx.concatenate([others[:place], mine, others[place:32]])
-            rows = [row(index, seed=index, **settings[index % 4]) for index in range(32)]
-            rows.insert(place, tested)
-            assert draw(logits, rows)[place] == alone
+def test_filters_that_say_nothing_change_nothing() -> None:
+    for sampling in ({"top_k": 5}, {"top_k": 500}, {"xtc_threshold": 0.1}, {"typical_p": 1.0, "top_p": 1.0}):
+        assert kept(PROBABILITIES, temperature=3.0, **sampling) == {0, 1, 2, 3, 4}
+
+
+def test_xtc_leaves_the_tokens_that_end_the_answer() -> None:
+    logits = mx.broadcast_to(logits_of(), (300, len(PROBABILITIES)))
+    sampling = Sampling(seed=1, xtc_probability=1.0, xtc_threshold=0.1)
+    rows = [SamplingRow(sampling, position, end_ids={0, 99}) for position in range(300)]
+    assert {drawn.token for drawn in draw(logits, rows)} >= {0, 2}
+    assert {drawn.token for drawn in draw(logits, rows)} <= {0, 2, 3, 4}
 
 
 def test_draws_of_other_seeds_and_positions_are_independent() -> None:
@@ -196,10 +199,42 @@ def test_presence_and_frequency_look_at_the_answer_only_and_repetition_at_the_pr
         assert drawn.token == token
 
 
-def test_banned_tokens_are_never_drawn() -> None:
+def test_tokens_that_end_the_answer_are_not_drawn_before_min_tokens() -> None:
     logits = mx.broadcast_to(logits_of(), (200, len(PROBABILITIES)))
-    rows = [SamplingRow(Sampling(seed=1), position, banned={0, 1}) for position in range(200)]
-    assert {drawn.token for drawn in draw(logits, rows)} <= {2, 3, 4}
+    for temperature in (0.0, 1.0):
+        sampling = Sampling(seed=1, temperature=temperature, min_tokens=100)
+        rows = [SamplingRow(sampling, position, end_ids={0, 1, 99}) for position in range(200)]
+        tokens = [drawn.token for drawn in draw(logits, rows)]
+        assert {0, 1}.isdisjoint(tokens[:100])
+        assert 0 in tokens[100:]
+
+
+@pytest.mark.parametrize(
+    ("sampling", "generated", "is_greedy"),
+    [
+        ({"temperature": 2.0, "top_k": 1}, (), True),
+        ({"temperature": 2.0, "min_p": 1.0}, (), True),
+        ({"temperature": 2.0, "top_p": 1e-9}, (), True),
+        ({"temperature": 0.0, "logit_bias": {0: -100.0}}, (), False),
+        ({"temperature": 0.0, "frequency_penalty": 2.0}, (0, 0), False),
+    ],
+    ids=str,
+)
+def test_every_parameter_a_client_sends_is_obeyed(
+    sampling: dict[str, Any], generated: tuple[int, ...], is_greedy: bool
+) -> None:
+    rows = [SamplingRow(Sampling(seed=seed, **sampling), 0, generated=generated) for seed in range(100)]
+    draws = draw(mx.broadcast_to(logits_of(), (100, len(PROBABILITIES))), rows)
+    assert {drawn.token == 0 for drawn in draws} == {is_greedy}
+
+
+def test_a_seed_repeats_and_other_seeds_differ() -> None:
+    mx.random.seed(9)
+    logits = mx.random.normal((1, 2000))
+    for position in range(5):
+        again = [draw(logits, [row(position, seed=42)])[0].token for _ in range(3)]
+        assert len(set(again)) == 1
+        assert len({draw(logits, [row(position, seed=seed)])[0].token for seed in range(20)}) > 15
 
 
 def test_logprobs_are_the_models_own_before_temperature_and_filters() -> None:
@@ -217,6 +252,31 @@ def test_more_top_logprobs_than_the_vocabulary_or_the_limit_has_are_cut() -> Non
     (drawn,) = draw(mx.zeros((1, 100)), [row(logprobs=50)])
     assert drawn.logprobs is not None
     assert len(drawn.logprobs.top_ids) == 20
+
+
+def test_logprobs_belong_to_the_row_that_asked_and_to_its_token() -> None:
+    mx.random.seed(4)
+    logits = mx.random.normal((6, 3000)) * 4
+    asked = [None, 0, 20, 3, None, 1]
+    draws = draw(logits, [row(index, temperature=index % 2, logprobs=count) for index, count in enumerate(asked)])
+    wanted = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+    for index, (drawn, count) in enumerate(zip(draws, asked, strict=True)):
+        if count is None:
+            assert drawn.logprobs is None
+            continue
+        assert drawn.logprobs is not None
+        assert drawn.logprobs.chosen == pytest.approx(wanted[index, drawn.token].item(), abs=1e-5)
+        best = mx.argsort(-logits[index])[:count]
+        assert list(drawn.logprobs.top_ids) == best.tolist()
+        assert list(drawn.logprobs.top) == pytest.approx(wanted[index][best].tolist(), abs=1e-5)
+        if count and index % 2 == 0:
+            assert drawn.token == best[0].item()
+
+
+def test_logits_that_are_not_numbers_still_give_a_token_of_the_vocabulary() -> None:
+    for logits in (mx.full((4, 70), mx.nan), mx.full((4, 70), -mx.inf)):
+        for drawn in draw(logits, [row(temperature=0.0), row(), row(top_p=0.5), row(top_k=20)]):
+            assert 0 <= drawn.token < 70
 
 
 def test_half_precision_logits_are_drawn_from_in_float32() -> None:

@@ -11,8 +11,8 @@ from mlx_lm.generate import generate_step
 
 from bramley.domain.sampling import Sampling
 from bramley.domain.wire import Failed, Finished, Step, Submit, ToFront
-from bramley.engine.batch import Model
 from bramley.engine.engine import Engine
+from bramley.engine.model import Model
 
 GREEDY = Sampling(temperature=0.0)
 TIE = 1e-3

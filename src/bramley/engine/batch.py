@@ -1,127 +1,222 @@
-"""The forward passes: caches of the running sequences, prompt chunks, decoding.
+"""The running sequences' caches: prompts being read, rows that decode together in as few passes as pay.
 
-Every sequence has caches of its own, of the classes its model's definition asks for, so that sequences with plain,
-rotating and state caches run side by side. All arrays of a sequence are here and go when it leaves.
+Nothing is evaluated here but what mlx-lm's caches must know: the engine says when the device starts.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from collections.abc import Collection
+from collections.abc import Sequence as Rows
+from typing import Final
 
 import mlx.core as mx
-from mlx_lm.models.cache import make_prompt_cache
 
-from bramley.engine.scheduler import StepPlan
+from bramley.engine import caches
+from bramley.engine.caches import LayerCaches
+from bramley.engine.group import Group, Newest, Row
+from bramley.engine.model import TextModel
 from bramley.engine.sequence import Sequence
 
-# mlx-lm carries no types.
-LayerCaches = list[Any]
-Head = Callable[[mx.array], mx.array]
-
-_PROBE = [0]
-
-
-class Model(Protocol):
-    """What the engine asks of a model definition: logits [1, length, vocabulary] of token ids [1, length]."""
-
-    def __call__(self, inputs: mx.array, *, cache: LayerCaches) -> mx.array: ...
+# A group is parted when more of it is padding, and two become one when less of both together would be. The distance
+# between the two keeps rows from being copied to and fro.
+_SPLIT_SHARE: Final = 0.3
+_UNITE_SHARE: Final = 0.2
+_LENGTH_RATIO: Final = 4
+# A pass of its own reads all weights again. Padding that costs less memory traffic than a quarter of that is cheaper.
+_PASS_WORTH: Final = 0.25
+_REVIEW_EVERY: Final = 64
+# Whole prompts are read in one pass when padding is at most this share of it, or this many tokens for each pass saved.
+_WAVE_SHARE: Final = 0.25
+_WAVE_TOKENS: Final = 16
 
 
 class Batch:
-    """Running sequences of one model, used from the thread that loaded it.
+    """Everything of the running sequences that is on the device.
 
-    ``vocab_size`` is the width of the logits, as a configuration need not say it.
-    ``kv_bytes_per_token`` is read off the shapes of keys and values, [1, heads, tokens, width]; a state that does not
-    grow counts as nothing, and a window as if it had no end.
+    ``together`` False: each sequence decodes in passes of its own, for models whose rows cannot share one.
     """
 
-    def __init__(self, model: Model) -> None:
-        self._model: Any = model
-        self._caches: dict[int, LayerCaches] = {}
-        probe = make_prompt_cache(self._model)
-        logits = self._model(mx.array([_PROBE]), cache=probe)
-        mx.eval(logits)
-        self.kv_bytes_per_token = sum(
-            array.nbytes // array.shape[2]
-            for cache in probe
-            if hasattr(cache, "keys")
-            for array in _arrays(cache.state)
-        )
-        self.vocab_size = logits.shape[-1]
-        self._head = _find_head(self._model, logits)
+    def __init__(self, model: TextModel, *, together: bool = True) -> None:
+        self._model = model
+        self._together = together and model.can_merge
+        per_token = model.cost.per_token
+        self._cheap_padding = _PASS_WORTH * model.weight_bytes / per_token if per_token else float("inf")
+        self._reading: dict[Sequence, LayerCaches] = {}
+        self._joining: list[Row] = []
+        self._groups: list[Group] = []
+        self._until_review = _REVIEW_EVERY
 
     def __len__(self) -> int:
-        return len(self._caches)
+        """Sequences that have caches here."""
+        return len(self._reading) + len(self._joining) + sum(len(group.sequences) for group in self._groups)
 
-    def join(self, sequence: Sequence) -> None:
-        self._caches[sequence.number] = make_prompt_cache(self._model)
+    @property
+    def slots(self) -> int:
+        """Rows computed in a decode step, dead ones included."""
+        return sum(group.slots for group in self._groups)
+
+    @property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """The lengths of the rows that share a pass."""
+        return tuple(tuple(group.lengths) for group in self._groups)
+
+    def arrays(self) -> list[mx.array]:
+        """All that is held here."""
+        joining = [array for row in self._joining for array in caches.arrays(row.layers)]
+        return [*self.prompts(), *joining, *(array for group in self._groups for array in group.arrays())]
+
+    def prompts(self) -> list[mx.array]:
+        """The caches of prompts that are read in part: no logits depend on them, so they must be started as such."""
+        return [array for layers in self._reading.values() for array in caches.arrays(layers)]
 
     def leave(self, sequence: Sequence) -> None:
-        """Drop everything of a sequence; one that never joined has nothing."""
-        self._caches.pop(sequence.number, None)
+        """Drop everything of a sequence; one that never read anything has nothing."""
+        self._reading.pop(sequence, None)
+        self._joining = [row for row in self._joining if row.sequence is not sequence]
+        for group in self._groups:
+            group.leave(sequence)
+        self._groups = [group for group in self._groups if group.sequences]
 
-    def forward(self, plan: StepPlan) -> tuple[list[Sequence], mx.array | None]:
-        """Carry a plan out. Gives the sequences that get a token, and their logits [sequences, vocabulary].
+    def clear(self) -> None:
+        self._reading.clear()
+        self._joining.clear()
+        self._groups.clear()
 
-        Decoding is built but not evaluated; prompt chunks that do not end a prompt are evaluated.
+    def read(self, sequence: Sequence, count: int) -> mx.array | None:
+        """Read the next ``count`` tokens of a prompt.
+
+        When it ends with them, the logits [1, vocabulary] after it; the sequence decodes from then on.
         """
-        ready = list(plan.decode)
-        logits = [self._decode(sequence) for sequence in plan.decode]
-        for sequence, count in plan.prefill:
-            last = self._prefill(sequence, count)
-            if last is not None:
-                ready.append(sequence)
-                logits.append(last)
-        return ready, mx.concatenate(logits) if logits else None
-
-    def _decode(self, sequence: Sequence) -> mx.array:
-        """Logits [1, vocabulary] after the newest token."""
-        tokens = mx.array([sequence.generated[-1:]])
-        return self._last_logits(tokens, self._caches[sequence.number])
-
-    def _prefill(self, sequence: Sequence, count: int) -> mx.array | None:
-        """Read ``count`` prompt tokens; logits [1, vocabulary] when the prompt ends with them."""
-        caches = self._caches[sequence.number]
-        tokens = mx.array([sequence.prompt[sequence.prefilled : sequence.prefilled + count]])
-        sequence.prefilled += count
+        layers = self._reading.setdefault(sequence, [])
+        if not layers:
+            layers.extend(self._model.make_caches())
+        tokens = mx.array([sequence.read_on(count)])
         if sequence.is_prefilled:
-            return self._last_logits(tokens, caches)
-        if self._head is None:
-            self._model(tokens, cache=caches)
-        else:
-            self._model.model(tokens, cache=caches)
-        mx.eval([array for cache in caches for array in _arrays(cache.state)])
+            logits = self._model.logits(tokens, layers)
+            del self._reading[sequence]
+            self._joining.append(Row(sequence, sequence.prefilled, layers))
+            return logits
+        self._model.read(tokens, layers)
         return None
 
-    def _last_logits(self, tokens: mx.array, caches: LayerCaches) -> mx.array:
-        """Logits [1, vocabulary] at the last of ``tokens`` [1, length]; the head sees that position only."""
-        if self._head is None:
-            logits: mx.array = self._model(tokens, cache=caches)
-            return logits[:, -1]
-        return self._head(self._model.model(tokens, cache=caches)[:, -1:])[:, 0]
+    def waves(self, shares: Rows[tuple[Sequence, int]]) -> list[list[tuple[Sequence, int]]]:
+        """Shares of prompts in sets that can be read in one pass each: whole prompts of about the same length."""
+        waves: list[list[tuple[Sequence, int]]] = []
+        open_wave: list[int] = []
+        for sequence, count in sorted(shares, key=lambda share: -share[1]):
+            is_whole = self._together and sequence.prefilled == 0 and count == sequence.prompt_left
+            if is_whole and open_wave and _fits_wave([*open_wave, count]):
+                waves[-1].append((sequence, count))
+                open_wave.append(count)
+            else:
+                waves.append([(sequence, count)])
+                open_wave = [count] if is_whole else []
+        return waves
+
+    def read_whole(self, sequences: list[Sequence]) -> mx.array:
+        """Read several prompts from start to end in one pass: logits [sequences, vocabulary] after each."""
+        lengths = [sequence.prompt_left for sequence in sequences]
+        padding = [max(lengths) - length for length in lengths]
+        layers = caches.merge_empty([self._model.make_caches() for _ in sequences], padding)
+        padded = [[0] * pad + [*one.read_on(one.prompt_left)] for one, pad in zip(sequences, padding, strict=True)]
+        logits = self._model.logits(mx.array(padded), layers)
+        caches.end_padding(layers)
+        self._groups.append(Group(sequences, lengths, layers))
+        self._until_review = 0
+        return logits
+
+    def decode(self, wanted: Collection[Sequence], newest: Newest) -> tuple[list[Sequence], mx.array]:
+        """One more token for each wanted sequence, at least one; they come in the order of their logits
+        [sequences, vocabulary].
+        """
+        chosen = set(wanted)
+        self._settle(chosen)
+        sequences: list[Sequence] = []
+        parts: list[mx.array] = []
+        for group in self._groups:
+            rows, logits = group.decode(self._model, newest, chosen)
+            if logits is not None:
+                sequences += rows
+                parts.append(logits)
+        return sequences, parts[0] if len(parts) == 1 else mx.concatenate(parts)
+
+    def _settle(self, wanted: set[Sequence]) -> None:
+        """Place who joins; drop dead rows; part and unite groups. Nothing is copied when none of that is due."""
+        for group in self._groups:
+            if group.is_sparse:
+                group.compact()
+        joining = [row for row in self._joining if row.sequence in wanted]
+        # the others end with the token in flight
+        self._joining = [row for row in self._joining if row.sequence not in wanted]
+        if not self._together:
+            self._groups += [Group.of([row]) for row in joining]
+            return
+        if joining:
+            self._place(joining)
+        self._until_review -= 1
+        if joining or self._until_review <= 0:
+            self._until_review = _REVIEW_EVERY
+            self._review()
+
+    def _place(self, joining: list[Row]) -> None:
+        """Every row goes where it makes the least padding, all rows of a group in one copy."""
+        incoming: dict[Group | None, list[Row]] = {}
+        for row in sorted(joining, key=lambda row: -row.length):
+            homes: list[tuple[bool, int, int, Group | None]] = []
+            for place, group in enumerate((*self._groups, None)):
+                lengths = [*(group.lengths if group else ()), *(other.length for other in incoming.get(group, ()))]
+                if self._is_fine([*lengths, row.length], _SPLIT_SHARE):
+                    # a new group is the last resort: it costs a pass
+                    homes.append((not lengths, _padding([*lengths, row.length]), place, group))
+            incoming.setdefault(min(homes, key=lambda home: home[:3])[3] if homes else None, []).append(row)
+        for group, rows in incoming.items():
+            if group is not None:
+                group.join(rows)
+            else:
+                self._groups += [Group.of(part) for part in self._parts(rows)]
+
+    def _parts(self, rows: list[Row]) -> list[list[Row]]:
+        """Rows as one group, or by length where that would be too much padding."""
+        lengths = {row.sequence: row.length for row in rows}
+        if self._is_fine(list(lengths.values()), _SPLIT_SHARE):
+            return [rows]
+        parts = _by_length(lengths)
+        return [[row for row in rows if row.sequence in part] for part in parts]
+
+    def _review(self) -> None:
+        """Part groups with too much padding, then unite those that would have little."""
+        for group in tuple(self._groups):
+            if not self._is_fine(group.lengths, _SPLIT_SHARE):
+                parts = _by_length(dict(zip(group.sequences, group.lengths, strict=True)))
+                self._groups += [group.split(part) for part in parts[1:]]
+        settled: list[Group] = []
+        for group in sorted(self._groups, key=lambda group: max(group.lengths)):
+            if settled and self._is_fine(settled[-1].lengths + group.lengths, _UNITE_SHARE):
+                settled[-1].unite(group)
+            else:
+                settled.append(group)
+        self._groups = settled
+
+    def _is_fine(self, lengths: list[int], share: float) -> bool:
+        """Whether rows of these lengths may decode together."""
+        padding = _padding(lengths)
+        allowed = max(share * len(lengths) * max(lengths), self._cheap_padding * share / _SPLIT_SHARE)
+        return padding <= allowed
 
 
-def _find_head(model: Any, logits: mx.array) -> Head | None:
-    """The function from the body's output to logits, when one of the usual two gives exactly ``logits``.
-
-    mlx-lm has no name for it, and some models scale or cap what it gives; None means the whole model is called.
-    """
-    body = getattr(model, "model", None)
-    embedding = getattr(body, "embed_tokens", None)
-    candidates: list[Head | None] = [getattr(model, "lm_head", None), getattr(embedding, "as_linear", None)]
-    try:
-        hidden = model.model(mx.array([_PROBE]), cache=make_prompt_cache(model))
-    except (AttributeError, TypeError):
-        return None
-    for head in candidates:
-        if head is not None and mx.array_equal(head(hidden), logits).item():
-            return head
-    return None
+def _fits_wave(lengths: list[int]) -> bool:
+    return _padding(lengths) <= max(_WAVE_SHARE * sum(lengths), _WAVE_TOKENS * (len(lengths) - 1))
 
 
-def _arrays(state: Any) -> Iterable[mx.array]:
-    """The arrays in a cache's state, which nests them in tuples and lists and has None where nothing is yet."""
-    if isinstance(state, mx.array):
-        yield state
-    elif isinstance(state, list | tuple):
-        for part in state:
-            yield from _arrays(part)
+def _padding(lengths: list[int]) -> int:
+    return len(lengths) * max(lengths) - sum(lengths)
+
+
+def _by_length(lengths: dict[Sequence, int]) -> list[set[Sequence]]:
+    """Sets of sequences whose longest is at most ``_LENGTH_RATIO`` times as long as the shortest, longest set first."""
+    parts: list[set[Sequence]] = []
+    longest = 0
+    for sequence, length in sorted(lengths.items(), key=lambda item: -item[1]):
+        if not parts or length * _LENGTH_RATIO < longest:
+            longest = length
+            parts.append(set())
+        parts[-1].add(sequence)
+    return parts

@@ -24,10 +24,12 @@ from bramley.domain.wire import (
     Submit,
 )
 from bramley.domain.wire import ToFront as Message
+from bramley.engine import fast, memory
 from bramley.engine.engine import Engine, ModelLimits
 from bramley.runners import embedded
 from bramley.runners.base import Host, Runner
 from bramley.runners.facts import ModelFacts, model_facts
+from bramley.runners.memory import usable_memory
 from bramley.runners.product import check_product
 from bramley.runners.weights import load_text_model
 
@@ -62,10 +64,15 @@ class TextRunner:
         check_product()
         path = Path(load.path) if load.path else embedded.ensure(Path(load.cache_dir), host.progress)
         model, config, notes = load_text_model(path, load.compute.dtype, host.progress)
+        tricks = fast.apply(model, mx.default_device().type.name)
         weights = mx.get_active_memory()
         facts = model_facts(config)
         context_length = _context_length(facts, load.engine)
-        self._engine = Engine(model, ModelLimits(context_length, frozenset(facts.eos_token_ids)), load.engine)
+        plan = memory.arrange(
+            limit=load.compute.memory_limit_bytes, usable=memory.device_memory(usable_memory()), weights=weights
+        )
+        limits = ModelLimits(context_length, frozenset(facts.eos_token_ids), plan.kv)
+        self._engine = Engine(model, limits, load.engine)
         return Ready(
             path=str(path),
             kind=KIND,
@@ -81,7 +88,7 @@ class TextRunner:
             memory=Memory(
                 weights=weights, active=mx.get_active_memory(), peak=mx.get_peak_memory(), cache=mx.get_cache_memory()
             ),
-            notes=(*embedded.conversion_notes(path), *notes),
+            notes=(*embedded.conversion_notes(path), *notes, *tricks, *self._engine.notes, plan.note),
         )
 
     def handle(self, message: FrontMessage) -> None:
