@@ -132,7 +132,8 @@ BROKEN: dict[str, Callable[[Path], object]] = {
     "cut short within its header": lambda d: (d / "model.safetensors").write_bytes(
         (d / "model.safetensors").read_bytes()[:40]
     ),
-    "is not a safetensors file": lambda d: (d / "model.safetensors").write_text("version https://git-lfs.github.com"),
+    "is not a safetensors file": lambda d: (d / "model.safetensors").write_text("<!DOCTYPE html><title>404</title>"),
+    "is a Git LFS pointer": lambda d: (d / "model.safetensors").write_text("version https://git-lfs.github.com"),
     "its header is malformed": lambda d: header(d, {"a": {"dtype": "F32"}}),
     "header is malformed": lambda d: header(d, [1]),
     "model-2.safetensors is missing": shard_missing,

@@ -106,7 +106,12 @@ async def test_one_that_leaves_a_batch_does_not_disturb_the_others(smollm2_serve
 def test_status_answers_while_the_model_computes(smollm2_server: Server) -> None:
     expected = case("H9")
     prompt = body(words(expected["prompt_words"] // 2), max_tokens=1)
-    busy = threading.Thread(target=lambda: smollm2_server.http().post("/v1/chat/completions", json=prompt))
+
+    def ask() -> None:
+        with smollm2_server.http() as client:
+            client.post("/v1/chat/completions", json=prompt)
+
+    busy = threading.Thread(target=ask)
     busy.start()
     slowest = 0.0
     with smollm2_server.http() as client:
@@ -165,11 +170,11 @@ async def test_a_client_that_does_not_read_is_cut_off_and_holds_no_one_up(script
             lazy.sendall(head.encode() + data)
             async with server.async_openai() as client:
 
-                async def reader() -> int:
-                    chunks = await client.chat.completions.create(**body("loop", stream=True, max_tokens=400))
-                    return sum([bool(c.choices and c.choices[0].delta.content) async for c in chunks])
+                async def reader() -> str:
+                    chunks = await client.chat.completions.create(**body("loop", stream=True, max_tokens=399))
+                    return "".join([c.choices[0].delta.content or "" async for c in chunks])
 
-                assert await asyncio.gather(*[reader() for _ in range(8)]) == [400] * 8
+                assert await asyncio.gather(*[reader() for _ in range(8)]) == ["tick tock\n" * 133] * 8
             await asyncio.to_thread(poll, lambda: is_idle(server), bool, 90)
             lazy.settimeout(20)
             received = b""

@@ -54,29 +54,6 @@ def test_greedy_tokens_are_those_of_mlx_lm_alone_and_among_eight(
     assert ties <= 0.01 * 2 * ANSWER * len(LENGTHS)
 
 
-def test_sequences_that_join_and_leave_at_any_step_do_not_touch_the_others(
-    make_engine: MakeEngine, oracles: dict[int, Oracle]
-) -> None:
-    engine = make_engine(prefill_chunk=16, max_num_seqs=6)
-    choose = random.Random(5)
-    waiting = list(enumerate(LENGTHS))
-    choose.shuffle(waiting)
-    answers: dict[int, list[int]] = {}
-    passers_by = 100
-    while waiting or engine.has_work:
-        if waiting and choose.random() < 0.2:
-            engine.submit(submit(*waiting.pop()))
-        if choose.random() < 0.2:
-            passers_by += 1
-            engine.submit(submit(passers_by, choose.randrange(1, 60)))
-        if passers_by > 100 and choose.random() < 0.2:
-            collect(engine.cancel(choose.randrange(101, passers_by + 1)), answers)
-        if engine.has_work:
-            collect(engine.step(), answers)
-    for n, length in enumerate(LENGTHS):
-        assert ties_until_equal(engine, prompt_of(length, n), answers[n], oracles[n]) == 0
-
-
 @pytest.mark.parametrize("kind", ["tiny_gemma3", "tiny_mamba2"])
 def test_rotating_and_state_caches_answer_as_mlx_lm_does(
     make_engine: MakeEngine, kind: str, request: pytest.FixtureRequest

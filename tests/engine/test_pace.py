@@ -18,7 +18,7 @@ def measured(decode_s: float, prompt_rate: float, *, limit: int = 2048, target_g
         (0.05, 1000, 128),  # 150 ms are left of 200: 150 tokens, in whole 64s
         (0.05, 200, 30),  # below 64 every token counts
         (0.1, 100, 16),  # 15 tokens, but never fewer than 16
-        (0.4, 1000, 384),  # a gap of two decode steps
+        (0.4, 1000, 512),  # a gap of 2.3 decode steps
         (0.05, 10**6, 2048),  # no more than the limit
     ],
 )
@@ -32,7 +32,7 @@ def test_with_nobody_decoding_the_limit_is_read() -> None:
 
 def test_many_who_wait_for_their_first_token_get_more_time_than_few_who_stream() -> None:
     pace = measured(0.1, 1000)
-    assert pace.chunk(decoding=4, reading=2) == pace.chunk(decoding=4, reading=1) == 64
+    assert pace.chunk(decoding=4, reading=2) == pace.chunk(decoding=4, reading=1) == 128
     assert pace.chunk(decoding=4, reading=5) == 576  # 625 ms
 
 

@@ -186,8 +186,12 @@ def test_no_row_sees_anothers_tokens(make_engine: MakeEngine, kind: str, request
     assert course(3) == first
 
 
+@pytest.mark.parametrize("starts_late", [True, False])
 @pytest.mark.parametrize("chunk", [7, 64])
-def test_a_step_ahead_gives_the_very_answers_of_step_by_step(make_engine: MakeEngine, chunk: int) -> None:
+def test_a_step_ahead_gives_the_very_answers_of_step_by_step(
+    make_engine: MakeEngine, chunk: int, starts_late: bool
+) -> None:
+    """Started late as on a CPU, and early as on a GPU."""
     samplings = [
         GREEDY,
         Sampling(temperature=0.9, top_p=0.9, seed=3),
@@ -199,6 +203,7 @@ def test_a_step_ahead_gives_the_very_answers_of_step_by_step(make_engine: MakeEn
 
     def answers(ahead: bool) -> dict[int, list[int]]:
         engine = make_engine(prefill_chunk=chunk, ahead=ahead)
+        engine._starts_late = starts_late
         for number, sampling in enumerate(samplings):
             stops = tuple(range(100 + 7 * number, 400, 41))
             engine.submit(submit(number, 5 + 9 * number, 30, sampling, stop_token_ids=stops))

@@ -42,6 +42,7 @@ class Server:
     ) -> None:
         """``before`` is Python that the process runs first; ``port`` None leaves the port to ``args``."""
         self.lines: list[str] = []
+        self._clients: list[OpenAI] = []
         self._announced: queue.Queue[str] = queue.Queue()
         program = (
             f"{before}import sys; from bramley.cli.main import {dialect.replace('-', '_')} as main; sys.exit(main())"
@@ -85,7 +86,10 @@ class Server:
         return children[0]
 
     def openai(self, **options: Any) -> OpenAI:
-        return OpenAI(base_url=f"{self.url}/v1", **{"api_key": "none", "max_retries": 0, **options})
+        """Closed with the server."""
+        client = OpenAI(base_url=f"{self.url}/v1", **{"api_key": "none", "max_retries": 0, **options})
+        self._clients.append(client)
+        return client
 
     def async_openai(self, **options: Any) -> AsyncOpenAI:
         return AsyncOpenAI(base_url=f"{self.url}/v1", **{"api_key": "none", "max_retries": 0, **options})
@@ -111,6 +115,8 @@ class Server:
         return code
 
     def stop(self) -> None:
+        for client in self._clients:
+            client.close()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:

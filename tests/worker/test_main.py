@@ -39,9 +39,7 @@ def test_a_failed_step_fails_what_is_in_flight_and_the_next_request_works() -> N
             failed = worker.ended(number)
             assert isinstance(failed, Failed)
             assert failed.kind == "step"
-            assert (
-                failed.message == "The model failed while it worked on this request; the server's log says more."
-            )
+            assert failed.message == "The model failed while it worked on this request; the server's log says more."
         worker.send(submit(3, TRIGGER))
         assert isinstance(worker.ended(3), Finished)
         assert worker.tokens(3) == [100, 101, 102, 103, 104]

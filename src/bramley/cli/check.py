@@ -5,6 +5,7 @@ from bramley.config.options import Resolved
 from bramley.config.row import Works
 from bramley.config.settings import Settings
 from bramley.config.table import options_of
+from bramley.domain.memory import kv_bytes, reuse_bytes
 
 
 def report(resolved: Resolved, *, physical: int | None = None) -> str:
@@ -54,6 +55,11 @@ def _memory(memory: MemoryPlan) -> list[str]:
         ("sequences at once", str(memory.sequences)),
         ("physical memory", shown_bytes(memory.physical) if memory.physical else "not known"),
     ]
+    if memory.physical:
+        rows += [
+            ("for running requests", f"{shown_bytes(kv_bytes(memory.physical, memory.weights_held))} of caches"),
+            ("freed buffers kept", f"{shown_bytes(reuse_bytes(memory.physical))}; given back when nothing runs"),
+        ]
     if memory.kv_bytes_per_context:
         rows.insert(6, ("one whole context", shown_bytes(memory.kv_bytes_per_context)))
         rows.append(("whole contexts that fit", str(memory.contexts_that_fit) if memory.physical else "not known"))

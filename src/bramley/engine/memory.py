@@ -5,12 +5,8 @@ from typing import Final
 
 import mlx.core as mx
 
-# What weights leave is for caches, but for a third: a batch that grows or shrinks is copied, and passes need scratch.
-_KV_SHARE: Final = 2 / 3
-# Where weights leave next to nothing, requests are still tried.
-_LEAST_KV_SHARE: Final = 0.05
-# Freed buffers MLX may keep for reuse: enough for the scratch of a pass, not for a batch that has gone.
-_REUSE_SHARE: Final = 1 / 16
+from bramley.domain.memory import kv_bytes, reuse_bytes
+
 _CLEAR_EVERY_STEPS: Final = 256
 
 
@@ -47,12 +43,11 @@ def device_memory(host: int) -> int:
 def arrange(*, limit: int, usable: int, weights: int) -> MemoryPlan:
     """Set MLX's limits for a model whose ``weights`` are loaded. ``limit`` 0: all of ``usable``."""
     total = limit or usable
-    left = max(total - weights, 0)
     wired = total if mx.metal.is_available() else 0
     plan = MemoryPlan(
         total=total,
-        kv=int(max(left * _KV_SHARE, total * _LEAST_KV_SHARE)),
-        reuse=int(total * _REUSE_SHARE),
+        kv=kv_bytes(total, weights),
+        reuse=reuse_bytes(total),
         wired=wired,
     )
     mx.set_cache_limit(plan.reuse)

@@ -1,6 +1,8 @@
 """How many prompt tokens a step may read. Pure Python: no MLX, no clock."""
 
-_DECODE_STEPS_PER_GAP = 2
+# Silences stay below three decode steps, measurements being what they are; less would starve a prompt on a CPU, where
+# a pass over few tokens costs more than they do.
+_DECODE_STEPS_PER_GAP = 2.3
 _LEAST_PROMPT_SHARE = 1 / 3
 _LEAST_CHUNK = 16
 _ROUND_FROM = 64
@@ -13,10 +15,11 @@ _NEWEST = 0.25
 class Pace:
     """Measures decoding and reading, and divides the time between two tokens of a stream among them.
 
-    The gap aimed at is the longest of three: ``target_gap_s``; two decode steps; and when many wait for their first
-    token, what makes the sum of all waits small: a token to the streams holds up all prompts, and a prompt those behind
-    it. What decoding leaves of it is for prompts, at least a third. A chunk has at most ``limit`` tokens, and at least
-    16 so that every prompt gets on: a pass over few tokens costs nearly as much as one over sixteen.
+    The gap aimed at is the longest of three: ``target_gap_s``; a little more than two decode steps; and when many wait
+    for their first token, what makes the sum of all waits small: a token to the streams holds up all prompts, and a
+    prompt those behind it. What decoding leaves of it is for prompts, at least a third. A chunk has at most ``limit``
+    tokens, and at least 16 so that every prompt gets on: a pass over few tokens costs nearly as much as one over
+    sixteen.
     """
 
     def __init__(self, *, limit: int, target_gap_s: float) -> None:

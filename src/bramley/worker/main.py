@@ -176,9 +176,7 @@ class Worker:
             if is_out_of_memory(error):
                 runner.abort("memory", "Memory ran out while the model worked on this request.")
             else:
-                runner.abort(
-                    "step", "The model failed while it worked on this request; the server's log says more."
-                )
+                runner.abort("step", "The model failed while it worked on this request; the server's log says more.")
             return False
         return True
 

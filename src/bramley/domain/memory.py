@@ -1,0 +1,20 @@
+"""How a worker divides its memory: what the engine goes by, and what ``serve --check`` says."""
+
+from typing import Final
+
+# What weights leave is for caches, but for a third: a batch that grows or shrinks is copied, and passes need scratch.
+_KV_SHARE: Final = 2 / 3
+# Where weights leave next to nothing, requests are still tried.
+_LEAST_KV_SHARE: Final = 0.05
+# Freed buffers MLX may keep for reuse: enough for the scratch of a pass, not for a batch that has gone.
+_REUSE_SHARE: Final = 1 / 16
+
+
+def kv_bytes(total: int, weights: int) -> int:
+    """Bytes that the caches of all running requests may take together."""
+    return int(max(max(total - weights, 0) * _KV_SHARE, total * _LEAST_KV_SHARE))
+
+
+def reuse_bytes(total: int) -> int:
+    """Bytes of freed buffers that MLX may keep."""
+    return int(total * _REUSE_SHARE)
