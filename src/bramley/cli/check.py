@@ -5,7 +5,7 @@ from bramley.config.options import Resolved
 from bramley.config.row import Works
 from bramley.config.settings import Settings
 from bramley.config.table import options_of
-from bramley.domain.memory import kv_bytes, reuse_bytes
+from bramley.domain.memory import kv_bytes, reuse_bytes, usable_bytes
 
 
 def report(resolved: Resolved, *, physical: int | None = None) -> str:
@@ -56,9 +56,10 @@ def _memory(memory: MemoryPlan) -> list[str]:
         ("physical memory", shown_bytes(memory.physical) if memory.physical else "not known"),
     ]
     if memory.physical:
+        usable = usable_bytes(memory.physical)
         rows += [
-            ("for running requests", f"{shown_bytes(kv_bytes(memory.physical, memory.weights_held))} of caches"),
-            ("freed buffers kept", f"{shown_bytes(reuse_bytes(memory.physical))}; given back when nothing runs"),
+            ("for running requests", f"{shown_bytes(kv_bytes(usable, memory.weights_held))} of caches"),
+            ("freed buffers kept", f"{shown_bytes(reuse_bytes(usable))}; given back when nothing runs"),
         ]
     if memory.kv_bytes_per_context:
         rows.insert(6, ("one whole context", shown_bytes(memory.kv_bytes_per_context)))

@@ -8,6 +8,13 @@ _KV_SHARE: Final = 2 / 3
 _LEAST_KV_SHARE: Final = 0.05
 # Freed buffers MLX may keep for reuse: enough for the scratch of a pass, not for a batch that has gone.
 _REUSE_SHARE: Final = 1 / 16
+# The system and the front live in the rest.
+_USABLE_SHARE: Final = 0.9
+
+
+def usable_bytes(physical: int) -> int:
+    """Bytes of the machine's memory that a worker may use."""
+    return int(physical * _USABLE_SHARE)
 
 
 def kv_bytes(total: int, weights: int) -> int:

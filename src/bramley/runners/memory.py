@@ -5,8 +5,9 @@ import os
 from pathlib import Path
 from typing import Final
 
+from bramley.domain.memory import usable_bytes
+
 _CGROUP_LIMIT: Final = Path("/sys/fs/cgroup/memory.max")
-_USABLE: Final = 0.9
 
 
 def usable_memory() -> int:
@@ -15,4 +16,4 @@ def usable_memory() -> int:
     # no such file without a container, and the word "max" in one without a limit
     with contextlib.suppress(OSError, ValueError):
         total = min(total, int(_CGROUP_LIMIT.read_text(encoding="ascii")))
-    return int(total * _USABLE)
+    return usable_bytes(total)
