@@ -93,7 +93,7 @@ def _read_config(path: Path) -> dict[str, Any]:
         )
     module = MODEL_REMAPPING.get(model_type, model_type)
     if not re.fullmatch(r"\w+", module) or importlib.util.find_spec(f"mlx_lm.models.{module}") is None:
-        raise ModelLoadError(f"The model in {path} is of the type {model_type[:50]!r}, which mlx-lm does not support.")
+        raise ModelLoadError(f"The model in {path} is of the type {model_type[:50]}, which mlx-lm does not support.")
     return config
 
 
