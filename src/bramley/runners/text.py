@@ -24,7 +24,7 @@ from bramley.domain.wire import (
     Submit,
 )
 from bramley.domain.wire import ToFront as Message
-from bramley.engine import memory
+from bramley.engine import fast, memory
 from bramley.engine.engine import Engine, ModelLimits
 from bramley.runners import embedded
 from bramley.runners.base import Host, Runner
@@ -64,6 +64,7 @@ class TextRunner:
         check_product()
         path = Path(load.path) if load.path else embedded.ensure(Path(load.cache_dir), host.progress)
         model, config, notes = load_text_model(path, load.compute.dtype, host.progress)
+        tricks = fast.apply(model, mx.default_device().type.name)
         weights = mx.get_active_memory()
         facts = model_facts(config)
         context_length = _context_length(facts, load.engine)
@@ -87,7 +88,7 @@ class TextRunner:
             memory=Memory(
                 weights=weights, active=mx.get_active_memory(), peak=mx.get_peak_memory(), cache=mx.get_cache_memory()
             ),
-            notes=(*embedded.conversion_notes(path), *notes, *self._engine.notes, plan.note),
+            notes=(*embedded.conversion_notes(path), *notes, *tricks, *self._engine.notes, plan.note),
         )
 
     def handle(self, message: FrontMessage) -> None:
