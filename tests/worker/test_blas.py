@@ -1,5 +1,6 @@
 """The shim that gives MLX a fast BLAS: real compilers, real processes, real products. Linux."""
 
+import ctypes
 import json
 import os
 import subprocess
@@ -112,6 +113,33 @@ def test_cores_are_no_more_than_a_container_has_time_for(
     monkeypatch.setattr(blas, "_QUOTA", tmp_path / "cpu.max")
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)))
     assert usable_cores() == cores
+
+
+def test_products_of_few_rows_are_right_at_odd_sizes(tmp_path: Path) -> None:
+    found(start(tmp_path, threads=1))
+    (path,) = (tmp_path / "blas").glob("*.so")
+    shim = ctypes.CDLL(str(path))
+    shim.bramley_blas_set_threads(1)
+    random = np.random.default_rng(0)
+    sizes = [(rows, 70, columns) for rows in range(1, 34) for columns in (15, 16, 17, 64, 83)]
+    for rows, inner, columns in [*sizes, *((4, inner, 21) for inner in (1, 7, 8, 9, 2047, 2048, 2049, 4100))]:
+        for scale, kept in ((1.0, 0.0), (0.5, 1.0), (-2.0, 0.3)):
+            # rows are longer than what is computed of them, and what is not kept may be anything
+            left, right = (random.standard_normal((n, inner + 3), dtype=np.float32) for n in (rows, columns))
+            out = random.standard_normal((rows, columns + 2), dtype=np.float32)
+            wanted = out.astype(np.float64)
+            wanted[:, :columns] = kept * wanted[:, :columns] + scale * (left[:, :inner] @ right[:, :inner].T)
+            if kept == 0:
+                out[0, 0] = np.nan
+            shim.cblas_sgemm(
+                *map(ctypes.c_int, (101, 111, 112, rows, columns, inner)),
+                ctypes.c_float(scale),
+                *(left.ctypes.data_as(ctypes.c_void_p), ctypes.c_int(inner + 3)),
+                *(right.ctypes.data_as(ctypes.c_void_p), ctypes.c_int(inner + 3)),
+                ctypes.c_float(kept),
+                *(out.ctypes.data_as(ctypes.c_void_p), ctypes.c_int(columns + 2)),
+            )
+            assert np.allclose(out, wanted, rtol=1e-4, atol=1e-3), (rows, inner, columns)
 
 
 def test_without_a_compiler_a_note_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
