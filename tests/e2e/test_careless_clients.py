@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import psutil
-
-from tests.support.server import Server, poll
+from tests.support.server import Server, is_idle, poll
 
 
 @contextmanager
@@ -33,13 +31,6 @@ def read_all(raw: socket.socket) -> bytes:
     while data := raw.recv(1 << 16):
         received += data
     return received
-
-
-def is_idle(server: Server) -> bool:
-    worker = psutil.Process(server.worker().pid)
-    before = sum(worker.cpu_times()[:2])
-    time.sleep(0.4)
-    return sum(worker.cpu_times()[:2]) - before < 0.05
 
 
 def test_what_is_no_http_is_a_400_in_the_usual_shape(script_server: Server) -> None:

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.e2e.field import case
-from tests.support.server import Server, poll, serving, sse
+from tests.support.server import Server, is_idle, poll, serving, sse
 
 
 def body(content: str, **more: Any) -> dict[str, Any]:
@@ -23,14 +23,6 @@ def body(content: str, **more: Any) -> dict[str, Any]:
 
 def words(count: int) -> str:
     return " ".join(f"word{i % 97}" for i in range(count))
-
-
-def is_idle(server: Server) -> bool:
-    """Whether the worker computes nothing: it takes no processor time for a moment."""
-    worker = psutil.Process(server.worker().pid)
-    before = sum(worker.cpu_times()[:2])
-    time.sleep(0.4)
-    return sum(worker.cpu_times()[:2]) - before < 0.05
 
 
 def leave_stream(server: Server, wanted: dict[str, Any], chunks: int) -> None:

@@ -154,6 +154,14 @@ def serving(*args: str | Path, env: Mapping[str, str] | None = None, dialect: st
         server.stop()
 
 
+def is_idle(server: Server) -> bool:
+    """Whether the worker computes nothing: it takes no processor time for a moment."""
+    worker = server.worker()
+    before = sum(worker.cpu_times()[:2])
+    time.sleep(0.4)
+    return sum(worker.cpu_times()[:2]) - before < 0.05
+
+
 def sse(response: httpx.Response) -> Iterator[dict[str, Any] | str]:
     """The data of each server-sent event: JSON, or the text ``[DONE]``."""
     for line in response.iter_lines():
