@@ -29,7 +29,7 @@ from tests.e2e.field import case
 
 FAULTY = Path(__file__).parents[1] / "support" / "faulty_worker.py"
 TRIGGER = 13
-QUICK = SupervisorOptions(heartbeat_s=0.1, hang_s=0.5, stall_s=0.5, backoff_s=0.05, backoff_max_s=0.2, stop_s=3)
+QUICK = SupervisorOptions(heartbeat_s=0.1, hang_s=1.5, stall_s=1.5, backoff_s=0.05, backoff_max_s=0.2, stop_s=3)
 
 
 def command(mode: str, *more: str) -> tuple[str, ...]:
@@ -154,11 +154,12 @@ async def test_a_stopped_process_is_noticed_and_replaced() -> None:
 
 
 async def test_a_process_that_hangs_while_it_loads_is_a_load_error() -> None:
-    quick = SupervisorOptions(heartbeat_s=0.05, hang_s=0.1, stop_s=3)
+    quick = SupervisorOptions(heartbeat_s=0.2, hang_s=2, stop_s=3)
     loading = asyncio.Event()
     supervisor = Supervisor(Load(), quick, lambda _: loading.set(), command("slow-load", "--seconds", "60"))
     starting = asyncio.create_task(supervisor.start())
-    await loading.wait()
+    async with asyncio.timeout(60):
+        await loading.wait()
     (worker,) = (p for p in psutil.Process().children() if "faulty_worker" in " ".join(p.cmdline()))
     worker.suspend()
     with pytest.raises(ModelLoadError, match="stopped answering"):
