@@ -21,7 +21,7 @@ from bench.rounds import Plan, visits
 from bench.servers import ROWS, ServerRow, Settings, row_from_command
 from bench.workloads import WORKLOADS, Load
 from bramley import __version__
-from bramley.worker.blas import usable_cores
+from bramley.worker.blas import default_threads, usable_cores
 
 _CONVERSION_S = 300
 _PACKAGES = ("mlx", "mlx-lm", "numpy")
@@ -66,7 +66,9 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument("--server", action="append", default=[], metavar="NAME=COMMAND", help=_COMMAND_HELP)
     what.add_argument("--served-model", action="append", default=[], metavar="NAME=ID", help=_SERVED_HELP)
     what.add_argument("--reference", default="", help="server the ratios are taken against (default: the first peer)")
-    what.add_argument("--threads", type=int, default=0, help="BLAS threads of each server (default: cores - 1)")
+    what.add_argument(
+        "--threads", type=int, default=0, help="BLAS threads of each server (default: what bramley takes)"
+    )
     load = Load()
     how = run.add_argument_group("how")
     how.add_argument("--workloads", type=_names, default=("short",), help=f"all, or of: {', '.join(WORKLOADS)}")
@@ -126,7 +128,7 @@ def _plan(arguments: argparse.Namespace, rows: tuple[ServerRow, ...], scratch: P
         raise ValueError(f"no such workload: {', '.join(unknown)}; there are all, {', '.join(WORKLOADS)}")
     logs = arguments.logs or scratch
     logs.mkdir(parents=True, exist_ok=True)
-    threads = arguments.threads or max(1, usable_cores() - 1)
+    threads = arguments.threads or default_threads()
     settings = Settings(
         model=arguments.model or _embedded_model(),
         threads=threads,

@@ -77,7 +77,8 @@ def _essay(load: Load, rng: random.Random) -> list[Message]:
     return [{"role": "user", "content": load.prompt}] if load.prompt else essay(rng)
 
 
-def _digest(text: str) -> str:
+def digest(text: str) -> str:
+    """A short name of a text, to compare answers by."""
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
@@ -129,7 +130,7 @@ async def wave(target: Target, load: Load, name: str, prompts: list[list[Message
         level=len(prompts),
         values=values,
         errors=errors,
-        texts=tuple(_digest(answer.text) for answer in answers),
+        texts=tuple(digest(answer.text) for answer in answers),
     )
 
 

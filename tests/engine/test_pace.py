@@ -15,8 +15,8 @@ def measured(decode_s: float, prompt_rate: float, *, limit: int = 2048, target_g
 @pytest.mark.parametrize(
     ("decode_s", "prompt_rate", "tokens"),
     [
-        (0.05, 1000, 128),  # 150 ms are left of 200: 150 tokens, in whole 64s
-        (0.05, 200, 30),  # below 64 every token counts
+        (0.05, 1000, 150),  # 150 ms are left of 200
+        (0.05, 2000, 256),  # 300 tokens, and from 256 on in whole 64s
         (0.1, 100, 16),  # 15 tokens, but never fewer than 16
         (0.4, 1000, 512),  # a gap of 2.3 decode steps
         (0.05, 10**6, 2048),  # no more than the limit
@@ -31,9 +31,9 @@ def test_with_nobody_decoding_the_limit_is_read() -> None:
 
 
 def test_many_who_wait_for_their_first_token_get_more_time_than_few_who_stream() -> None:
-    pace = measured(0.1, 1000)
-    assert pace.chunk(decoding=4, reading=2) == pace.chunk(decoding=4, reading=1) == 128
-    assert pace.chunk(decoding=4, reading=5) == 576  # 625 ms
+    pace = measured(0.2, 1000)
+    assert pace.chunk(decoding=4, reading=2) == pace.chunk(decoding=4, reading=1) == 256
+    assert pace.chunk(decoding=4, reading=4) == 1344  # 6.75 decode steps: 1.35 s
 
 
 def test_prompts_get_a_third_of_the_time_however_close_decoding_comes_to_the_gap() -> None:

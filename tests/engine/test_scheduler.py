@@ -71,7 +71,7 @@ def test_the_prompt_tokens_of_a_step_are_bounded_in_total_and_go_to_the_shortest
 
 
 def test_what_the_first_prompt_leaves_goes_to_a_second_when_it_is_worth_a_pass() -> None:
-    for chunk, expected in ((128, [(3, 5), (1, 10), (2, 113)]), (64, [(3, 5), (1, 10)])):
+    for chunk, expected in ((64, [(3, 5), (1, 10), (2, 49)]), (32, [(3, 5), (1, 10)])):
         scheduler = warm(scheduler_of(chunk=chunk))
         for number, length in ((1, 10), (2, 200), (3, 5)):
             scheduler.add(sequence(number, length))
@@ -103,9 +103,20 @@ def test_a_prompt_that_ends_in_a_step_decodes_from_the_next_on() -> None:
     plan = scheduler.plan(0)
     assert (shares(plan), plan.decode) == ([(1, 10)], ())
     carry_out(plan)
-    scheduler.add(sequence(2, 20))
+    scheduler.add(sequence(2, 40))
     plan = scheduler.plan(0)
     assert (shares(plan), numbers(plan.decode)) == ([(2, 16)], [1])
+
+
+@pytest.mark.parametrize(("length", "steps"), [(20, [20]), (21, [16, 5]), (36, [16, 20])])
+def test_a_prompt_that_nearly_ends_with_the_budget_is_ended_with_it(length: int, steps: list[int]) -> None:
+    scheduler = warm(scheduler_of(chunk=16))
+    scheduler.add(sequence(1, length))
+    seen = []
+    while (plan := scheduler.plan(0)).prefill:
+        seen += [count for _, count in shares(plan)]
+        carry_out(plan)
+    assert seen == steps
 
 
 def test_a_sequence_whose_last_token_is_in_flight_does_not_decode() -> None:

@@ -5,6 +5,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import numpy as np
 import pytest
 
 from bramley.worker import blas
-from bramley.worker.blas import preload, usable_cores
+from bramley.worker.blas import default_threads, preload, usable_cores
 
 PROBE = Path(__file__).parents[1] / "support" / "blas_probe.py"
 NUMPY_SYMBOLS = ("cblas_sgemm64_", "cblas_dgemm64_", "cblas_cgemm64_", "openblas_set_num_threads64_")
@@ -82,12 +84,16 @@ def test_a_damaged_library_is_built_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_threads_are_set_before_the_first_product(tmp_path: Path, threads: int) -> None:
     result = found(start(tmp_path, threads=threads))
-    assert result["threads"] == result["numpy_threads"] == threads
+    assert result["threads"] == threads
+    assert result["numpy_threads"] == 1, "OpenBLAS's own would spin"
 
 
-def test_by_default_one_core_is_left_to_others(tmp_path: Path) -> None:
-    result = found(start(tmp_path))
-    assert result["threads"] == result["numpy_threads"] == max(1, usable_cores() - 1)
+@pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 2), (3, 2), (8, 7)])
+def test_by_default_a_core_is_left_to_others_where_there_are_more_than_two(
+    monkeypatch: pytest.MonkeyPatch, cores: int, threads: int
+) -> None:
+    monkeypatch.setattr(blas, "usable_cores", lambda: cores)
+    assert default_threads() == threads
 
 
 def test_off_leaves_mlx_alone(tmp_path: Path) -> None:
@@ -115,14 +121,38 @@ def test_cores_are_no_more_than_a_container_has_time_for(
     assert usable_cores() == cores
 
 
-def test_products_of_few_rows_are_right_at_odd_sizes(tmp_path: Path) -> None:
-    found(start(tmp_path, threads=1))
-    (path,) = (tmp_path / "blas").glob("*.so")
+def shim_of(cache: Path, threads: int) -> ctypes.CDLL:
+    found(start(cache, threads=1))
+    (path,) = (cache / "blas").glob("*.so")
     shim = ctypes.CDLL(str(path))
-    shim.bramley_blas_set_threads(1)
+    shim.bramley_blas_set_threads(threads)
+    return shim
+
+
+Matrix = np.ndarray[tuple[int, int], np.dtype[np.float32]]
+
+
+def multiply(
+    shim: ctypes.CDLL, left: Matrix, right: Matrix, inner: int, scale: float, kept: float, out: Matrix
+) -> None:
+    """``out`` = kept ``out`` + scale ``left`` ``right``^T, of ``inner`` numbers of each row."""
+    shim.cblas_sgemm(
+        *map(ctypes.c_int, (101, 111, 112, len(left), len(right), inner)),
+        ctypes.c_float(scale),
+        *(left.ctypes.data_as(ctypes.c_void_p), ctypes.c_int(left.shape[1])),
+        *(right.ctypes.data_as(ctypes.c_void_p), ctypes.c_int(right.shape[1])),
+        ctypes.c_float(kept),
+        *(out.ctypes.data_as(ctypes.c_void_p), ctypes.c_int(out.shape[1])),
+    )
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_products_of_few_rows_are_right_at_odd_sizes(tmp_path: Path, threads: int) -> None:
+    shim = shim_of(tmp_path, threads)
     random = np.random.default_rng(0)
-    sizes = [(rows, 70, columns) for rows in range(1, 34) for columns in (15, 16, 17, 64, 83)]
-    for rows, inner, columns in [*sizes, *((4, inner, 21) for inner in (1, 7, 8, 9, 2047, 2048, 2049, 4100))]:
+    sizes = [(rows, 70, columns) for rows in (*range(1, 14), 33, 95, 128, 129) for columns in (15, 16, 17, 64, 83)]
+    sizes += [(4, inner, 21) for inner in (1, 7, 8, 9, 15, 16, 17, 2047, 2048, 2049, 4100)]
+    for rows, inner, columns in [*sizes, (32, 600, 1001), (7, 2100, 517), (130, 300, 1001), (300, 65, 900)]:
         for scale, kept in ((1.0, 0.0), (0.5, 1.0), (-2.0, 0.3)):
             # rows are longer than what is computed of them, and what is not kept may be anything
             left, right = (random.standard_normal((n, inner + 3), dtype=np.float32) for n in (rows, columns))
@@ -131,15 +161,59 @@ def test_products_of_few_rows_are_right_at_odd_sizes(tmp_path: Path) -> None:
             wanted[:, :columns] = kept * wanted[:, :columns] + scale * (left[:, :inner] @ right[:, :inner].T)
             if kept == 0:
                 out[0, 0] = np.nan
-            shim.cblas_sgemm(
-                *map(ctypes.c_int, (101, 111, 112, rows, columns, inner)),
-                ctypes.c_float(scale),
-                *(left.ctypes.data_as(ctypes.c_void_p), ctypes.c_int(inner + 3)),
-                *(right.ctypes.data_as(ctypes.c_void_p), ctypes.c_int(inner + 3)),
-                ctypes.c_float(kept),
-                *(out.ctypes.data_as(ctypes.c_void_p), ctypes.c_int(columns + 2)),
-            )
+            multiply(shim, left, right, inner, scale, kept, out)
             assert np.allclose(out, wanted, rtol=1e-4, atol=1e-3), (rows, inner, columns)
+
+
+def test_few_rows_give_the_same_numbers_with_any_number_of_threads_and_in_any_place(tmp_path: Path) -> None:
+    shim = shim_of(tmp_path, 1)
+    random = np.random.default_rng(1)
+    left, right = (random.standard_normal((n, 576), dtype=np.float32) for n in (32, 4001))
+    alone = np.zeros((32, 4001), np.float32)
+    multiply(shim, left, right, 576, 1, 0, alone)
+    for threads in (2, 5):
+        shim.bramley_blas_set_threads(threads)
+        shared = np.zeros((32, 4001), np.float32)
+        multiply(shim, left, right, 576, 1, 0, shared)
+        assert np.array_equal(alone, shared)
+    for rows in (1, 2, 3, 5, 7, 31):
+        few = np.zeros((rows, 4001), np.float32)
+        multiply(shim, np.ascontiguousarray(left[-rows:]), right, 576, 1, 0, few)
+        assert np.array_equal(few, alone[-rows:]), "a row's numbers do not depend on those beside it"
+
+
+def test_threads_that_multiply_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+    shim = shim_of(tmp_path, 3)
+    random = np.random.default_rng(2)
+    pairs = [[random.standard_normal((n, 300), dtype=np.float32) for n in (rows, 1000)] for rows in (3, 32, 150)]
+    wanted = [left @ right.T for left, right in pairs]
+    wrong: list[int] = []
+
+    def work(which: int) -> None:
+        left, right = pairs[which]
+        for _ in range(200):
+            out = np.zeros((len(left), 1000), np.float32)
+            multiply(shim, left, right, 300, 1, 0, out)
+            if not np.allclose(out, wanted[which], rtol=1e-4, atol=1e-3):
+                wrong.append(which)
+
+    threads = [threading.Thread(target=work, args=(which,)) for which in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_helping_threads_sleep_when_there_is_nothing_to_do(tmp_path: Path) -> None:
+    shim = shim_of(tmp_path, 4)
+    left = np.ones((32, 512), np.float32)
+    right = np.ones((4096, 512), np.float32)
+    multiply(shim, left, right, 512, 1, 0, np.zeros((32, 4096), np.float32))
+    time.sleep(0.2)
+    before = time.process_time()
+    time.sleep(1.0)
+    assert time.process_time() - before < 0.1
 
 
 def test_without_a_compiler_a_note_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ComputeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How the worker computes. ``dtype`` auto: the model's own on a GPU, float32 on CPU. ``threads`` 0: cores - 1."""
+    """How the worker computes. ``dtype`` auto: the model's own on a GPU, float32 on CPU. ``threads`` 0: by cores."""
 
     dtype: str = "auto"
     threads: int = 0

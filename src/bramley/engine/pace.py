@@ -5,7 +5,9 @@
 _DECODE_STEPS_PER_GAP = 2.3
 _LEAST_PROMPT_SHARE = 1 / 3
 _LEAST_CHUNK = 16
-_ROUND_FROM = 64
+_ROUND_FROM, _ROUND_TO = 256, 64
+# In a burst, what a wait of all prompts for one more decode step weighs against a silence of the streams.
+_BURST = 3
 # Until a prompt has been measured, nobody who streams should wait for a large chunk.
 _FIRST_CHUNK = 64
 # Weight of the newest measurement: old ones count for less than a tenth after ten steps.
@@ -53,13 +55,13 @@ class Pace:
             return self._limit
         if not self._prompt_rate:
             return min(self._limit, _FIRST_CHUNK)
-        by_number = 1 + reading**2 / decoding
+        by_number = 1 + _BURST * (reading - 1) ** 2 / decoding
         gap = max(self._target_gap_s, self._decode_s * max(_DECODE_STEPS_PER_GAP, by_number))
         seconds = max(gap - self._decode_s, gap * _LEAST_PROMPT_SHARE)
         # the bound keeps an endless gap from overflowing
         tokens = int(min(seconds * self._prompt_rate, self._limit))
         if tokens >= _ROUND_FROM:
-            tokens -= tokens % _ROUND_FROM
+            tokens -= tokens % _ROUND_TO
         return min(max(tokens, _LEAST_CHUNK), self._limit)
 
 

@@ -15,7 +15,9 @@ _PROMOTION_S = 10.0
 # With every wait as long as this, a prompt counts as half as long when the shortest is looked for.
 _HALVING_S = 5.0
 # A rest of the budget smaller than this is not worth a forward pass, unless it ends a prompt.
-_LEAST_SHARE = 64
+_LEAST_SHARE = 32
+# The budget is stretched so far for a prompt that ends with it: another pass for the rest would cost more.
+_STRETCH = 1.25
 _MAX_PREEMPTIONS = 2
 
 
@@ -183,12 +185,13 @@ class Scheduler:
         reading.sort(key=lambda one: (_rank(one, now), _weight(one, now)))
         shares: list[tuple[Sequence, int]] = []
         for sequence in reading:
-            share = min(sequence.prompt_left, budget)
+            ends = sequence.prompt_left <= budget * _STRETCH
+            share = sequence.prompt_left if ends else budget
             if share < min(_LEAST_SHARE, sequence.prompt_left) and shares:
                 break
             shares.append((sequence, share))
             budget -= share
-            if budget == 0:
+            if budget <= 0:
                 break
         return shares
 

@@ -20,11 +20,13 @@ from typing import Final, Literal
 import numpy as np
 
 _SOURCE: Final = Path(__file__).with_name("blas_shim.c")
+_KERNEL: Final = Path(__file__).with_name("blas_skinny.h")
 _COMPILERS: Final = ("cc", "gcc", "clang", "c++", "g++", "clang++")
 _COMPILE_TIMEOUT_S: Final = 60
 _ROW_MAJOR: Final = 101
 _PLAIN: Final = 111
 _TRANSPOSED: Final = 112
+_SHARED_CORES: Final = 2
 _QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
 _SLOW: Final = "so products run on MLX's own BLAS, which reads prompts some 20 times slower"
 
@@ -50,10 +52,10 @@ class _UnusableError(Exception):
 def preload(cache_dir: Path, mode: Literal["auto", "off"], threads: int) -> BlasReport:
     """Load the shim, built first if need be and kept under ``cache_dir``/blas. To be called before MLX is imported.
 
-    ``threads`` 0: usable cores - 1, at least 1, as OpenBLAS spins and one core is wanted elsewhere. Never raises:
+    ``threads`` 0: as many as ``default_threads`` says. Never raises:
     whatever fails leaves MLX on its own BLAS, and a note says so.
     """
-    count = threads or max(1, usable_cores() - 1)
+    count = threads or default_threads()
     if mode == "off":
         return BlasReport("MLX's own", count)
     if sys.platform != "linux":
@@ -70,6 +72,12 @@ def preload(cache_dir: Path, mode: Literal["auto", "off"], threads: int) -> Blas
     name = f"OpenBLAS of numpy {metadata.version('numpy')} ({core})"
     note = f"Products run on {name} with {count} {'thread' if count == 1 else 'threads'}."
     return BlasReport(name, count, (note,), shim)
+
+
+def default_threads() -> int:
+    """One less than the usable cores, for the front, but two where there are two: the front needs little of one."""
+    cores = usable_cores()
+    return cores if cores <= _SHARED_CORES else cores - 1
 
 
 def usable_cores() -> int:
@@ -98,7 +106,7 @@ def _numpy_library() -> Path:
 
 def _shim(folder: Path, library: Path) -> Path:
     """Path of the compiled shim for ``library``; its name holds all that it depends on."""
-    key = hashlib.sha256(_SOURCE.read_bytes())
+    key = hashlib.sha256(_SOURCE.read_bytes() + _KERNEL.read_bytes())
     for part in (metadata.version("numpy"), str(library), str(library.stat().st_size), os.uname().machine):
         key.update(b"\0" + part.encode())
     path = folder / f"shim-{key.hexdigest()[:16]}.so"
@@ -125,7 +133,7 @@ def _compile(path: Path, library: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".building-", dir=path.parent) as folder:
             built = Path(folder) / path.name
-            flags = ["-O3", "-shared", "-fPIC", f'-DBRAMLEY_BLAS="{quoted}"']
+            flags = ["-O3", "-shared", "-fPIC", "-pthread", f'-DBRAMLEY_BLAS="{quoted}"']
             command = [compiler, *flags, str(_SOURCE), "-o", str(built), "-ldl"]
             result = subprocess.run(
                 command, capture_output=True, text=True, errors="replace", timeout=_COMPILE_TIMEOUT_S
