@@ -62,7 +62,9 @@ def _parser() -> argparse.ArgumentParser:
     run = actions.add_parser("run", help="start servers in turn and measure them")
     what = run.add_argument_group("what is measured")
     what.add_argument("--model", default="", help="model directory every server is given (default: the embedded one)")
-    what.add_argument("--servers", type=_names, default=("bramley", "mlx_lm"), help=f"rows: {', '.join(ROWS)}")
+    what.add_argument(
+        "--servers", type=_names, default=("bramley", "mlx_lm", "bramley-loop"), help=f"rows: {', '.join(ROWS)}"
+    )
     what.add_argument("--server", action="append", default=[], metavar="NAME=COMMAND", help=_COMMAND_HELP)
     what.add_argument("--served-model", action="append", default=[], metavar="NAME=ID", help=_SERVED_HELP)
     what.add_argument("--reference", default="", help="server the ratios are taken against (default: the first peer)")
@@ -133,6 +135,7 @@ def _plan(arguments: argparse.Namespace, rows: tuple[ServerRow, ...], scratch: P
         model=arguments.model or _embedded_model(),
         threads=threads,
         blas=preload(scratch, threads) if any(row.wants_blas for row in rows) else "",
+        cache=scratch,
         logs=logs,
         start_timeout_s=arguments.start_timeout,
     )

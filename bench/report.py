@@ -181,5 +181,5 @@ class _Figures:
 
 
 def reference_of(names: Sequence[str], wanted: str = "") -> str:
-    """The server ratios are taken against: the one asked for, else the first that is not bramley, else the first."""
-    return wanted or next((name for name in names if name != "bramley"), names[0])
+    """The server ratios are taken against: the one asked for, else the first that is not Bramley's, else the first."""
+    return wanted or next((name for name in names if not name.startswith("bramley")), names[0])

@@ -1,20 +1,25 @@
 """Rounds: every server once a round, each round in the opposite order, so that a drifting machine favours no one."""
 
+import asyncio
 import contextlib
+import os
 import random
+import signal
 import sys
 import time
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
 from bench.client import ask, ask_all
+from bench.loop import LoopPlan
 from bench.outcomes import Outcome, Visit
 from bench.processes import memory_watched
-from bench.prompts import essay
+from bench.prompts import Message, essay
 from bench.report import summary
-from bench.servers import ServerRow, Settings, StartFailed, Target, running
-from bench.workloads import WORKLOADS, Load, request
+from bench.servers import ServerRow, Settings, StartFailed, Target, command, running
+from bench.workloads import WORKLOADS, Load, request, short_prompts
 
 _WARM_STREAMS = 4
 _WARM_TOKENS = 8
@@ -46,6 +51,8 @@ async def _visit(plan: Plan, row: ServerRow, number: int) -> Visit:
     outcomes: list[Outcome] = []
     failure = ""
     say(f"round {number} of {plan.rounds}: {row.name}")
+    if row.loop:
+        return await _visit_loop(plan, row, number)
     try:
         async with running(row, plan.settings, f"{number}-{row.name}") as target, memory_watched(target.tree):
             seed = f"{plan.load.seed} {number}"
@@ -63,11 +70,44 @@ async def _visit(plan: Plan, row: ServerRow, number: int) -> Visit:
     return Visit(server=row.name, round=number, outcomes=tuple(outcomes), failure=failure)
 
 
+async def _visit_loop(plan: Plan, row: ServerRow, number: int) -> Visit:
+    """Hand the raw loop the prompts the servers get; of the workloads it knows "short" only."""
+    if "short" not in plan.workloads:
+        return Visit(server=row.name, round=number)
+    seed = f"{plan.load.seed} {number}"
+    work = LoopPlan(
+        warm_up=_warm_prompts(plan.load, seed),
+        waves=short_prompts(plan.load, seed),
+        max_tokens=plan.load.max_tokens,
+    )
+    argv, environment = command(row, plan.settings)
+    process = await asyncio.create_subprocess_exec(
+        *argv, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment, start_new_session=True
+    )
+    try:
+        output, errors = await process.communicate(msgspec.json.encode(work))
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    (plan.settings.logs / f"{number}-{row.name}.log").write_bytes(errors)
+    if process.returncode:
+        failure = f"{row.name} exited with {process.returncode}: {errors.decode(errors='replace').strip()[-800:]}"
+        say("  " + failure)
+        return Visit(server=row.name, round=number, failure=failure)
+    outcomes = msgspec.json.decode(output, type=tuple[Outcome, ...])
+    for outcome in outcomes:
+        say("  " + summary(outcome))
+    return Visit(server=row.name, round=number, outcomes=outcomes)
+
+
+def _warm_prompts(load: Load, seed: str) -> list[list[Message]]:
+    rng = random.Random(f"{seed} warm-up")
+    return [[{"role": "user", "content": load.prompt}] if load.prompt else essay(rng) for _ in range(_WARM_STREAMS)]
+
+
 async def _warm_up(target: Target, load: Load, seed: str) -> dict[str, float]:
     """The first request of a fresh server, timed from its start; then a few at once."""
-    rng = random.Random(f"{seed} warm-up")
-    prompts = [[{"role": "user", "content": load.prompt}] if load.prompt else essay(rng) for _ in range(_WARM_STREAMS)]
-    bodies = [request(target, load, messages, _WARM_TOKENS) for messages in prompts]
+    bodies = [request(target, load, messages, _WARM_TOKENS) for messages in _warm_prompts(load, seed)]
     answer = await ask(target.port, bodies[0], timeout_s=load.timeout_s)
     if not answer.ok:
         raise StartFailed(f"{target.name}: the first request failed: {answer.error or 'no text'}")

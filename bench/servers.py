@@ -25,8 +25,9 @@ _TAIL_CHARS = 800
 class ServerRow(msgspec.Struct, frozen=True, kw_only=True):
     """``argv`` and the values of ``environment`` may hold {python}, {model}, {host}, {port}, {threads} and {blas}.
 
-    {blas} is the BLAS library Bramley puts under MLX, in the form LD_PRELOAD takes. ``request_model`` is the name
-    sent in requests; empty: the first one of /v1/models.
+    {blas} is the BLAS library Bramley puts under MLX, in the form LD_PRELOAD takes, {cache} the directory it was made
+    in. ``request_model`` is the name sent in requests; empty: the first one of /v1/models. ``loop``: no server but an
+    engine's raw loop, a process as ``bench.loop`` describes it, which knows the workload "short" only.
     """
 
     name: str
@@ -34,12 +35,17 @@ class ServerRow(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[str, str] = {}
     ready_path: str = "/v1/models"
     request_model: str = ""
+    loop: bool = False
 
     @property
     def wants_blas(self) -> bool:
-        return any("{blas}" in text for text in (*self.argv, *self.environment.values()))
+        return self.loop or any("{blas}" in text for text in (*self.argv, *self.environment.values()))
 
 
+_LOOP = (
+    *("{python}", "-m", "bench.loop", "--model", "{model}"),
+    *("--cache", "{cache}", "--threads", "{threads}", "--engine"),
+)
 _MLX_LM = ("{python}", "-m", "mlx_lm", "server", "--model", "{model}", "--host", "{host}", "--port", "{port}")
 
 ROWS: Mapping[str, ServerRow] = MappingProxyType(
@@ -62,6 +68,8 @@ ROWS: Mapping[str, ServerRow] = MappingProxyType(
                 request_model="default_model",
             ),
             ServerRow(name="mlx_lm-installed", argv=_MLX_LM, ready_path="/health", request_model="default_model"),
+            ServerRow(name="bramley-loop", argv=(*_LOOP, "bramley"), loop=True),
+            ServerRow(name="mlx_lm-loop", argv=(*_LOOP, "mlx_lm"), loop=True),
         )
     }
 )
@@ -72,11 +80,15 @@ class StartFailed(Exception):
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What fills the placeholders of a row, and the bounds of a start. ``logs`` receives one file per start."""
+    """What fills the placeholders of a row, and the bounds of a start. ``logs`` receives one file per start.
+
+    ``cache`` is where the library ``blas`` was made.
+    """
 
     model: str
     threads: int
     blas: str
+    cache: Path
     logs: Path
     start_timeout_s: float
 
@@ -127,13 +139,8 @@ def fill(text: str, values: Mapping[str, str]) -> str:
     return text
 
 
-@contextlib.asynccontextmanager
-async def running(row: ServerRow, settings: Settings, label: str) -> AsyncIterator[Target]:
-    """Start a server, wait until it is ready, and end its whole process tree when the block is left.
-
-    Raises StartFailed.
-    """
-    port = free_port()
+def command(row: ServerRow, settings: Settings, port: int = 0) -> tuple[list[str], dict[str, str]]:
+    """The command line and the environment of a row."""
     values = {
         "python": sys.executable,
         "model": settings.model,
@@ -141,11 +148,22 @@ async def running(row: ServerRow, settings: Settings, label: str) -> AsyncIterat
         "port": str(port),
         "threads": str(settings.threads),
         "blas": settings.blas,
+        "cache": str(settings.cache),
     }
-    argv = [fill(part, values) for part in row.argv]
     # A local model needs no hub; without these a server may wait for one that cannot be reached.
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     environment |= {name: fill(value, values) for name, value in row.environment.items()}
+    return [fill(part, values) for part in row.argv], environment
+
+
+@contextlib.asynccontextmanager
+async def running(row: ServerRow, settings: Settings, label: str) -> AsyncIterator[Target]:
+    """Start a server, wait until it is ready, and end its whole process tree when the block is left.
+
+    Raises StartFailed.
+    """
+    port = free_port()
+    argv, environment = command(row, settings, port)
     log = settings.logs / f"{label}.log"
     started = time.perf_counter()
     with log.open("wb") as output:

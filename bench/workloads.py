@@ -157,11 +157,19 @@ def _prompt_sizes(answers: list[Answer]) -> dict[str, float]:
     return {**sizes, "cached_tokens": sum(cached) / len(cached)} if cached else sizes
 
 
-async def short(target: Target, load: Load, seed: str) -> AsyncIterator[Outcome]:
-    """Prompts of 30 to 60 tokens, at each level."""
+def short_prompts(load: Load, seed: str) -> list[list[list[Message]]]:
+    """The prompts of ``short``, level by level."""
+    found = []
     for level in load.levels:
         rng = random.Random(f"{seed} short {level}")
-        yield await wave(target, load, "short", [_essay(load, rng) for _ in range(level)])
+        found.append([_essay(load, rng) for _ in range(level)])
+    return found
+
+
+async def short(target: Target, load: Load, seed: str) -> AsyncIterator[Outcome]:
+    """Prompts of 30 to 60 tokens, at each level."""
+    for prompts in short_prompts(load, seed):
+        yield await wave(target, load, "short", prompts)
 
 
 async def long(target: Target, load: Load, seed: str) -> AsyncIterator[Outcome]:

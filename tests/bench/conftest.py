@@ -18,7 +18,7 @@ def tiny_row() -> ServerRow:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return Settings(model="some/model", threads=1, blas="", logs=tmp_path, start_timeout_s=60.0)
+    return Settings(model="some/model", threads=1, blas="", cache=tmp_path, logs=tmp_path, start_timeout_s=60.0)
 
 
 @pytest.fixture

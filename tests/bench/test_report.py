@@ -45,7 +45,13 @@ def test_ratios_are_taken_within_rounds_and_errors_are_added_up() -> None:
 
 @pytest.mark.parametrize(
     ("names", "wanted", "expected"),
-    [(["bramley", "a", "b"], "", "a"), (["a", "bramley"], "", "a"), (["bramley"], "", "bramley"), (["a"], "b", "b")],
+    [
+        (["bramley", "a", "b"], "", "a"),
+        (["a", "bramley"], "", "a"),
+        (["bramley"], "", "bramley"),
+        (["bramley", "bramley-loop", "a"], "", "a"),
+        (["a"], "b", "b"),
+    ],
 )
 def test_the_reference_is_the_first_peer(names: list[str], wanted: str, expected: str) -> None:
     assert reference_of(names, wanted) == expected

@@ -52,7 +52,7 @@ async def test_a_server_is_ended_when_what_uses_it_fails(tiny_row: ServerRow, se
     ],
 )
 async def test_a_failed_start_says_why(argv: tuple[str, ...], message: str, tmp_path: Path) -> None:
-    settings = Settings(model="m", threads=1, blas="", logs=tmp_path, start_timeout_s=2.0)
+    settings = Settings(model="m", threads=1, blas="", cache=tmp_path, logs=tmp_path, start_timeout_s=2.0)
     with pytest.raises(Exception, match=message):
         async with running(ServerRow(name="broken", argv=argv), settings, "broken"):
             pass
