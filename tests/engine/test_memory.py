@@ -7,6 +7,7 @@ import mlx.core as mx
 import pytest
 from mlx_lm.utils import load_model
 
+from bramley.domain.memory import reuse_bytes
 from bramley.engine import memory
 from bramley.engine.kv import KvCost
 from bramley.engine.model import TextModel
@@ -23,10 +24,14 @@ def cache_limit() -> Iterator[None]:
 
 def test_two_thirds_of_what_weights_leave_are_for_caches() -> None:
     plan = memory.arrange(limit=0, usable=16 * GIB, weights=4 * GIB)
-    assert (plan.total, plan.kv, plan.reuse, plan.wired) == (16 * GIB, 8 * GIB, GIB, 0)
+    assert (plan.total, plan.kv, plan.reuse, plan.wired) == (16 * GIB, 8 * GIB, 32 << 20, 0)
     assert plan.note == (
-        "Memory: 8.0 GiB for the caches of running requests, of 16.0 GiB in all; freed buffers are kept up to 1.0 GiB."
+        "Memory: 8.0 GiB for the caches of running requests, of 16.0 GiB in all; freed buffers are kept up to 32 MiB."
     )
+
+
+def test_a_gpu_may_keep_a_sixteenth_of_what_was_freed_and_a_cpu_little() -> None:
+    assert (reuse_bytes(16 * GIB, "gpu"), reuse_bytes(16 * GIB, "cpu"), reuse_bytes(1, "cpu")) == (GIB, 32 << 20, 1)
 
 
 def test_a_limit_stands_for_the_whole_and_weights_that_fill_it_leave_a_little() -> None:

@@ -16,7 +16,11 @@ from tests.engine.conftest import MakeEngine
 from tests.support.oracle import GREEDY, Oracle, collect, run_to_end, ties_until_equal
 
 LENGTHS = (1, 2, 3, 5, 8, 13, 15, 16, 17, 21, 31, 32, 33, 34, 40, 55, 63, 64, 65, 90, 128, 144, 200, 400)
+# As many for a model that takes its time.
+SHORTER = (*(length for length in LENGTHS if length <= 90), 7, 25, 48, 120)
 ANSWER = 12
+
+Oracles = tuple[Any, dict[int, Oracle]]
 
 
 def prompt_of(length: int, salt: int) -> tuple[int, ...]:
@@ -60,6 +64,17 @@ def assert_equal_but_for_ties(
     assert not any(engine.held.values())
 
 
+def alone(engine: Engine, number: int, length: int) -> list[int]:
+    assert engine.submit(submit(number, length)) == []
+    return run_to_end(engine)[number]
+
+
+@pytest.fixture(scope="module")
+def smollm2_oracles(smollm2: Path) -> Oracles:
+    model = load_model(smollm2)[0]
+    return model, oracles_of(model, SHORTER)
+
+
 @pytest.fixture(scope="module")
 def oracles(llama_model: Any) -> dict[int, Oracle]:
     return oracles_of(llama_model, LENGTHS)
@@ -74,17 +89,27 @@ def test_twenty_four_prompts_joining_and_leaving_eight_at_a_time_answer_as_each_
     assert_equal_but_for_ties(engine, LENGTHS, with_passers_by(engine, LENGTHS, chunk), oracles)
 
 
-@pytest.mark.parametrize("chunk", [16, 512])
+@pytest.mark.parametrize("chunk", [1, 16, 64, 512])
+def test_a_real_model_does_so_too(make_engine: MakeEngine, smollm2_oracles: Oracles, chunk: int) -> None:
+    model, oracles = smollm2_oracles
+    engine = make_engine(model, prefill_chunk=chunk, max_num_seqs=8)
+    answers = with_passers_by(engine, SHORTER, chunk)
+    if chunk == 64:
+        # The same prompts one at a time.
+        assert_equal_but_for_ties(engine, SHORTER, {n: alone(engine, n, k) for n, k in enumerate(SHORTER)}, oracles)
+    assert_equal_but_for_ties(engine, SHORTER, answers, oracles)
+
+
+@pytest.mark.parametrize("chunk", [1, 16, 64, 512])
 @pytest.mark.parametrize("kind", ["tiny_gemma3", "tiny_mamba2"])
 def test_rotating_and_state_caches_batch_together_too(
     make_engine: MakeEngine, kind: str, chunk: int, request: pytest.FixtureRequest
 ) -> None:
     path: Path = request.getfixturevalue(kind)
     model = load_model(path)[0]
-    lengths = LENGTHS[::3]
-    engine = make_engine(model, prefill_chunk=chunk, max_num_seqs=6)
+    engine = make_engine(model, prefill_chunk=chunk, max_num_seqs=8)
     assert engine.notes == ()
-    assert_equal_but_for_ties(engine, lengths, with_passers_by(engine, lengths, chunk), oracles_of(model, lengths))
+    assert_equal_but_for_ties(engine, LENGTHS, with_passers_by(engine, LENGTHS, chunk), oracles_of(model, LENGTHS))
 
 
 @pytest.mark.parametrize("kind", ["tiny_llama", "tiny_gemma3", "tiny_mamba2"])
@@ -132,6 +157,18 @@ def test_rows_of_very_unlike_lengths_decode_in_passes_of_their_own_and_meet_when
     for number in (1, 2, 3, 5):
         oracle = Oracle(llama_model, prompt_of(lengths[number], number), 40)
         assert ties_until_equal(engine, prompt_of(lengths[number], number), answers[number], oracle) <= 1
+
+
+def test_what_is_copied_when_a_row_joins_has_little_room_for_tokens_to_come(make_engine: MakeEngine) -> None:
+    engine = make_engine(prefill_chunk=512)
+    answers: dict[int, list[int]] = {}
+    for number, length in ((1, 40), (2, 50), (3, 60), (4, 300)):
+        assert engine.submit(submit(number, length, 300)) == []
+        for _ in range(3):
+            collect(engine.step(), answers)
+    groups = [group._layers for group in engine._batch._groups if group.slots > 1]
+    assert groups and all(layer.keys.shape[2] - layer.size() <= 64 for layers in groups for layer in layers)
+    engine.cancel_all()
 
 
 def test_dead_rows_are_kept_until_a_quarter_is_dead_or_somebody_joins(make_engine: MakeEngine) -> None:

@@ -59,7 +59,7 @@ def _memory(memory: MemoryPlan) -> list[str]:
         usable = usable_bytes(memory.physical)
         rows += [
             ("for running requests", f"{shown_bytes(kv_bytes(usable, memory.weights_held))} of caches"),
-            ("freed buffers kept", f"{shown_bytes(reuse_bytes(usable))}; given back when nothing runs"),
+            ("freed buffers kept", f"{shown_bytes(reuse_bytes(usable, memory.device))}; given back when nothing runs"),
         ]
     if memory.kv_bytes_per_context:
         rows.insert(6, ("one whole context", shown_bytes(memory.kv_bytes_per_context)))

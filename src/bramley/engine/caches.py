@@ -8,12 +8,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import ArraysCache, CacheList, RotatingKVCache
+from mlx_lm.models.cache import ArraysCache, BatchKVCache, CacheList, RotatingKVCache
 
 from bramley.engine.kv import KvCost
 
 # mlx-lm carries no types.
 LayerCaches = list[Any]
+
+# Bounds of the room a batch's caches have for tokens to come.
+_LEAST_ROOM, _MOST_ROOM = 64, 256
 
 
 def can_merge(caches: LayerCaches) -> bool:
@@ -23,7 +26,11 @@ def can_merge(caches: LayerCaches) -> bool:
 
 def merge(each: Sequence[LayerCaches]) -> LayerCaches:
     """A batch of sequences, which keep their own caches."""
-    return [layers[0].merge(list(layers)) for layers in zip(*each, strict=True)]
+    batch = [layers[0].merge(list(layers)) for layers in zip(*each, strict=True)]
+    for cache in batch:
+        if type(cache) is BatchKVCache:
+            cache.step = _room(cache.size())
+    return batch
 
 
 def merge_empty(each: Sequence[LayerCaches], padding: Sequence[int]) -> LayerCaches:
@@ -46,6 +53,8 @@ def end_padding(batch: LayerCaches) -> None:
 def extend(batch: LayerCaches, others: LayerCaches) -> None:
     """Put the rows of another batch after those of ``batch``. Both are used up but for ``batch``."""
     for cache, other in zip(batch, others, strict=True):
+        if type(cache) is BatchKVCache and type(other) is BatchKVCache:
+            _cut_spare([cache, other])
         cache.extend(other)
 
 
@@ -69,6 +78,25 @@ def arrays(caches: LayerCaches) -> list[mx.array]:
 def cost_of(caches: LayerCaches) -> KvCost:
     """What a sequence costs, read off caches that hold at least one token."""
     return sum(map(_cost, caches), KvCost())
+
+
+def _room(held: int) -> int:
+    """For how many tokens more a batch's caches make room at a time: a quarter of those they hold."""
+    return min(max(_LEAST_ROOM, held // 4 // _LEAST_ROOM * _LEAST_ROOM), _MOST_ROOM)
+
+
+def _cut_spare(parts: list[Any]) -> None:
+    """Cut the room for tokens to come, which would be copied along.
+
+    mlx-lm's classes make room for 256 tokens at a time: of short rows that is most of what is held and touched.
+    """
+    held = max(part.size() for part in parts)
+    step = _room(held)
+    size = (held // step + 1) * step
+    for part in parts:
+        part.step = step
+        if part.keys is not None and part.keys.shape[2] > size:
+            part.keys, part.values = part.keys[..., :size, :], part.values[..., :size, :]
 
 
 def _pad(cache: Any, padding: list[int]) -> None:

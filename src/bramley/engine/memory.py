@@ -24,10 +24,10 @@ class MemoryPlan:
     @property
     def note(self) -> str:
         """One sentence for the log and /health."""
-        wired = f", wired up to {_gibibytes(self.wired)}" if self.wired else ""
+        wired = f", wired up to {_shown(self.wired)}" if self.wired else ""
         return (
-            f"Memory: {_gibibytes(self.kv)} for the caches of running requests, of {_gibibytes(self.total)} in all; "
-            f"freed buffers are kept up to {_gibibytes(self.reuse)}{wired}."
+            f"Memory: {_shown(self.kv)} for the caches of running requests, of {_shown(self.total)} in all; "
+            f"freed buffers are kept up to {_shown(self.reuse)}{wired}."
         )
 
 
@@ -47,7 +47,7 @@ def arrange(*, limit: int, usable: int, weights: int) -> MemoryPlan:
     plan = MemoryPlan(
         total=total,
         kv=kv_bytes(total, weights),
-        reuse=reuse_bytes(total),
+        reuse=reuse_bytes(total, mx.default_device().type.name),
         wired=wired,
     )
     mx.set_cache_limit(plan.reuse)
@@ -72,5 +72,5 @@ def _device_info(name: str) -> int:
     return int(value)
 
 
-def _gibibytes(count: int) -> str:
-    return f"{count / 2**30:.1f} GiB"
+def _shown(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"

@@ -21,7 +21,7 @@ _NOTES: Final = {
     "attention": "Attention runs in blocks, without copies of shared keys, its softmax in vector instructions.",
     "swiglu": "SwiGLU runs in vector instructions.",
     "rope": "The rotary position of a decoded token is one product.",
-    "heap": "Freed buffers stay in the process: up to 256 MiB, each up to 64 MiB.",
+    "heap": "Freed buffers stay in the process: up to 512 MiB, each up to 64 MiB.",
 }
 
 

@@ -11,12 +11,12 @@ from typing import Final
 # Parameters of mallopt, from glibc's malloc.h.
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
-_KEPT_BYTES: Final = 256 << 20
+_KEPT_BYTES: Final = 512 << 20
 _KEPT_BUFFER_BYTES: Final = 64 << 20
 
 
 def keep_freed_buffers() -> bool:
-    """Keep up to 256 MiB, and buffers up to 64 MiB each, for the life of the process; False without glibc."""
+    """Keep up to 512 MiB, and buffers up to 64 MiB each, for the life of the process; False without glibc."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except AttributeError:
