@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from bramley.config.kinds import Choice, Flag, Integer, Number, Texts
+from bramley.config.kinds import Choice, Flag, Integer, Json, Number, Texts
 from bramley.config.options import Resolved, resolve
 from bramley.config.row import Option, Works
 from bramley.config.settings import Settings
@@ -29,6 +29,8 @@ def sample(option: Option) -> tuple[str, Any]:
             return names[-1], names[-1]
         case Texts():
             return "one,two", ("one", "two")
+        case Json():
+            return '{"a": 1}', {"a": 1}
     return "some-text", "some-text"
 
 

@@ -203,7 +203,6 @@ def test_a_late_cancel_is_ignored(make_engine: MakeEngine) -> None:
         ({"token_ids": (5, 512)}, "vocabulary of 512"),
         ({"token_ids": (5, -1)}, "vocabulary of 512"),
         ({"grammar": Grammar("json_object")}, "grammar"),
-        ({"sampling": Sampling(prompt_logprobs=1)}, "prompt log-probabilities"),
     ],
 )
 def test_a_request_that_cannot_be_served_fails_with_a_sentence(

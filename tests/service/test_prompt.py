@@ -24,7 +24,7 @@ SHOW = (
     "{% if add_generation_prompt %}[assistant|{% endif %}"
 )
 STRICT = (
-    "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('System role not supported.') }}{% endif %}"
+    "{% for m in messages %}{% if m.content == 'fault' %}{{ raise_exception('System role not supported.') }}{% endif %}"
     "{{ m.content + 1 if m.content == 'add' else m.content }}{% endfor %}"
 )
 
@@ -121,7 +121,7 @@ def test_a_template_is_found_wherever_the_model_keeps_it(where: str, tmp_path: P
 @pytest.mark.parametrize(
     ("prompt", "says"),
     [
-        (chat(message("system", "s"), message("user", "hi")), "System role not supported"),
+        (chat(message("user", "fault")), "System role not supported"),
         (chat(message("user", "add")), "int"),
         (chat(message("user", "hi"), template_kwargs={"tokenize": True, "tools": []}), "may not set tokenize, tools"),
         (chat(message("user", "hi"), continue_last=True, template_kwargs={"chat_template": "x"}), "chat_template"),
@@ -199,3 +199,62 @@ def test_control_words_in_what_a_user_wrote_are_text(load: Any, kind: str, role:
 def test_control_words_an_assistant_wrote_are_left_to_the_template(load: Any) -> None:
     prompter = load("{% for m in messages %}{{ m.content.split('<|im_end|>')[0] }}{% endfor %}")
     assert render(prompter, chat(message("user", "a"), message("assistant", "b<|im_end|>c"))) == "ab"
+
+
+# Users and assistants in turn and nothing else; the second knows no other role at all.
+TURNS = (
+    "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('No system role.') }}{% endif %}"
+    "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('Roles must alternate.') }}{% endif %}"
+    "[{{ m.role }}|{{ m.content }}]{% endfor %}{% if add_generation_prompt %}[assistant|{% endif %}"
+)
+ONLY_TWO = TURNS.replace("m.role == 'system'", "m.role not in ('user', 'assistant')")
+# Leaves out what it does not know, without a word.
+DEAF = (
+    "{% for m in messages %}{% if m.role in ('user', 'assistant') %}[{{ m.role }}|{{ m.content }}]{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}[assistant|{% endif %}"
+)
+
+
+@pytest.mark.parametrize("template", [TURNS, ONLY_TWO, DEAF], ids=["turns", "only two", "deaf"])
+@pytest.mark.parametrize(
+    ("roles", "turns"),
+    [
+        ("su", "[user|s0\n\nu1]"),
+        ("uu", "[user|u0\n\nu1]"),
+        ("ssu", "[user|s0\n\ns1\n\nu2]"),
+        ("au", "[user|][assistant|a0][user|u1]"),
+        ("suaau", "[user|s0\n\nu1][assistant|a2\n\na3][user|u4]"),
+        ("us", "[user|s1\n\nu0]"),
+        ("s", "[user|s0]"),
+    ],
+)
+def test_templates_that_refuse_roles_or_their_order_get_plain_turns(
+    load: Any, template: str, roles: str, turns: str
+) -> None:
+    names = {"s": "system", "u": "user", "a": "assistant"}
+    messages = [message(names[letter], f"{letter}{place}") for place, letter in enumerate(roles)]
+    text = render(load(template), chat(*messages))
+    if template is DEAF and "s" not in roles:
+        assert all(f"{letter}{place}" in text for place, letter in enumerate(roles))
+    else:
+        assert text == turns + "[assistant|"
+
+
+def test_calls_and_results_are_text_where_the_template_has_no_word_for_them(load: Any) -> None:
+    call = ToolCall("call_1", "weather", '{"city": "Köln"}')
+    history = [
+        message("user", "rain?"),
+        message("assistant", "I look.", tool_calls=(call,)),
+        message("tool", "dry", tool_call_id="call_1"),
+    ]
+    text = render(load(ONLY_TWO), chat(*history))
+    assert text == (
+        '[user|rain?][assistant|I look.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Köln"}}\n</tool_call>]'
+        "[user|<tool_response>\ndry\n</tool_response>][assistant|"
+    )
+
+
+def test_what_no_way_helps_is_refused_with_the_templates_own_first_words(load: Any) -> None:
+    never = "{{ raise_exception('Not today' if messages[0].role == 'system' else 'Never') }}"
+    with pytest.raises(InvalidRequest, match="does not take these messages: Not today"):
+        render(load(never), chat(message("system", "s"), message("user", "u")))

@@ -1,28 +1,28 @@
 """How many tokens a streamed chunk holds."""
 
-from collections.abc import AsyncIterator
-
 import msgspec
 
 from bramley.domain.events import Event, Finish, TextDelta
 
 
-async def coalesce(batches: AsyncIterator[list[Event]], interval: int) -> AsyncIterator[list[Event]]:
-    """Join neighbouring text, and hold it until ``interval`` tokens are there; the first token never waits.
+class Coalescer:
+    """Joins text of one answer, and holds it until ``interval`` tokens are there; the first never waits."""
 
-    An empty list passes through while nothing is held: it is the generation's sign of life.
-    """
-    held: list[Event] = []
-    tokens = 0
-    wanted = 1
-    async for batch in batches:
+    def __init__(self, interval: int) -> None:
+        self._interval = interval
+        self._held: list[Event] = []
+        self._tokens = 0
+        self._wanted = 1
+
+    def feed(self, batch: list[Event]) -> list[Event]:
+        """What is to be sent now; nothing while too little is held."""
         for event in batch:
-            _append(held, event)
-        tokens += sum(event.tokens if isinstance(event, TextDelta) else 1 for event in batch)
-        if batch and tokens < wanted and not isinstance(batch[-1], Finish):
-            continue
-        yield held
-        held, tokens, wanted = [], 0, interval
+            _append(self._held, event)
+        self._tokens += sum(event.tokens if isinstance(event, TextDelta) else 1 for event in batch)
+        if not batch or (self._tokens < self._wanted and not isinstance(batch[-1], Finish)):
+            return []
+        held, self._held, self._tokens, self._wanted = self._held, [], 0, self._interval
+        return held
 
 
 def _append(held: list[Event], event: Event) -> None:

@@ -4,6 +4,7 @@
 the caller says whose value it was.
 """
 
+import json
 import math
 import re
 from dataclasses import dataclass
@@ -168,6 +169,27 @@ class Flag:
 
     def accept(self, value: Any) -> bool:
         if not isinstance(value, bool):
+            raise ValueError
+        return value
+
+
+@dataclass(frozen=True)
+class Json:
+    """A JSON object as text; in YAML also a mapping."""
+
+    metavar: str = "JSON"
+    wanted: str = "a JSON object"
+
+    def parse(self, text: str) -> dict[str, Any]:
+        try:
+            return self.accept(json.loads(text))
+        except RecursionError as error:
+            raise ValueError from error
+
+    def accept(self, value: Any) -> dict[str, Any]:
+        if isinstance(value, str):
+            return self.parse(value)
+        if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
             raise ValueError
         return value
 

@@ -1,5 +1,6 @@
 """One row of the option table, and what may be said about the feature behind it."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -94,8 +95,10 @@ class Option:
         """``value`` for people; a secret is counted, never shown."""
         if self.secret and value:
             return f"{len(value)} key" + ("s" if len(value) > 1 else "")
-        if value is None or value == () or value == "":
+        if value is None or value in ((), "", {}):
             return "none"
+        if isinstance(value, dict):
+            return json.dumps(value)
         if isinstance(value, bool):
             return "on" if value else "off"
         if isinstance(value, tuple):

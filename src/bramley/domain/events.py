@@ -13,10 +13,13 @@ FinishReason = Literal["stop", "length", "tool_calls", "cancelled"]
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):
-    """Log-probability (natural) of one token. ``data`` are its exact bytes, which may be part of a character."""
+    """Log-probability (natural) of one token; None of a text's first, which nothing comes before.
+
+    ``data`` are its exact bytes, which may be part of a character.
+    """
 
     token_id: int
-    logprob: float
+    logprob: float | None
     data: bytes = b""
     top: tuple["TokenLogprob", ...] = ()
 

@@ -44,15 +44,19 @@ class Grammar(msgspec.Struct, frozen=True):
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One answer to be generated. ``max_tokens`` None: as much as the server and the context allow.
+    """Answers to be generated to one prompt. ``max_tokens`` None: as much as the server and the context allow.
 
-    ``stop`` are strings that end the answer and are not part of it. ``timeout_s`` counts from acceptance.
-    ``sampling_given`` names the fields of ``sampling`` that the client set: the others may take a default.
+    ``answers`` is how many; of a request with a seed each but the first has a seed of its own. ``echo`` puts the prompt
+    in front of each, with its log-probabilities where the sampling asks for those. ``stop`` are strings that end the
+    answer and are not part of it. ``timeout_s`` is how long there may be no progress. ``sampling_given`` names the
+    fields of ``sampling`` that the client set: the others may take a default.
     """
 
     request_id: str
     model: str
     prompt: Prompt
+    answers: int = 1
+    echo: bool = False
     sampling: Sampling = Sampling()
     sampling_given: frozenset[str] = frozenset()
     max_tokens: int | None = None

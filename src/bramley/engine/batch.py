@@ -9,10 +9,12 @@ from typing import Final
 
 import mlx.core as mx
 
+from bramley.domain.wire import Logprobs
 from bramley.engine import caches
 from bramley.engine.caches import LayerCaches
 from bramley.engine.group import Group, Newest, Row
 from bramley.engine.model import TextModel
+from bramley.engine.sampling import MAX_TOP_LOGPROBS, read_scores, score
 from bramley.engine.sequence import Sequence
 
 # A group is parted when more of it is padding, and two become one when less of both together would be. The distance
@@ -40,6 +42,7 @@ class Batch:
         per_token = model.cost.per_token
         self._cheap_padding = _PASS_WORTH * model.weight_bytes / per_token if per_token else float("inf")
         self._reading: dict[Sequence, LayerCaches] = {}
+        self._scores: dict[Sequence, list[tuple[mx.array, ...]]] = {}
         self._joining: list[Row] = []
         self._groups: list[Group] = []
         self._until_review = _REVIEW_EVERY
@@ -64,12 +67,16 @@ class Batch:
         return [*self.prompts(), *joining, *(array for group in self._groups for array in group.arrays())]
 
     def prompts(self) -> list[mx.array]:
-        """The caches of prompts that are read in part: no logits depend on them, so they must be started as such."""
-        return [array for layers in self._reading.values() for array in caches.arrays(layers)]
+        """The caches of prompts that are read in part, and the scores of prompts: no logits depend on them, so they
+        must be started as such.
+        """
+        scores = [array for found in self._scores.values() for score in found for array in score]
+        return [*scores, *(array for layers in self._reading.values() for array in caches.arrays(layers))]
 
     def leave(self, sequence: Sequence) -> None:
         """Drop everything of a sequence; one that never read anything has nothing."""
         self._reading.pop(sequence, None)
+        self._scores.pop(sequence, None)
         self._joining = [row for row in self._joining if row.sequence is not sequence]
         for group in self._groups:
             group.leave(sequence)
@@ -77,6 +84,7 @@ class Batch:
 
     def clear(self) -> None:
         self._reading.clear()
+        self._scores.clear()
         self._joining.clear()
         self._groups.clear()
 
@@ -89,20 +97,44 @@ class Batch:
         if not layers:
             layers.extend(self._model.make_caches())
         tokens = mx.array([sequence.read_on(count)])
-        if sequence.is_prefilled:
+        logits: mx.array | None = None
+        if sequence.scores_prompt:
+            logits = self._score(sequence, count, tokens, layers)
+        elif sequence.is_prefilled:
             logits = self._model.logits(tokens, layers)
-            del self._reading[sequence]
-            self._joining.append(Row(sequence, sequence.prefilled, layers))
-            return logits
-        self._model.read(tokens, layers)
-        return None
+        else:
+            self._model.read(tokens, layers)
+        if not sequence.is_prefilled:
+            return None
+        del self._reading[sequence]
+        self._joining.append(Row(sequence, sequence.prefilled, layers))
+        return logits
+
+    def take_scores(self, sequence: Sequence) -> tuple[Logprobs, ...] | None:
+        """The log-probabilities of its prompt's tokens from the second on, once; None for one that did not ask."""
+        scores = self._scores.pop(sequence, None)
+        return None if scores is None else tuple(row for score in scores for row in read_scores(score))
+
+    def _score(self, sequence: Sequence, count: int, tokens: mx.array, layers: LayerCaches) -> mx.array:
+        """Read the next ``count`` tokens, note what the model thought of them, give the last logits."""
+        scores = self._scores.setdefault(sequence, [])
+        top = min(sequence.sampling.prompt_logprobs or 0, MAX_TOP_LOGPROBS)
+        start = sequence.prefilled - count + 1
+        parts = self._model.logit_slices(tokens, layers)
+        for part in parts:
+            follow = sequence.prompt[start : start + part.shape[1]]
+            if follow:
+                scores.append(score(part[0, : len(follow)], mx.array(follow), top))
+            start += part.shape[1]
+        return parts[-1][:, -1]
 
     def waves(self, shares: Rows[tuple[Sequence, int]]) -> list[list[tuple[Sequence, int]]]:
         """Shares of prompts in sets that can be read in one pass each: whole prompts of about the same length."""
         waves: list[list[tuple[Sequence, int]]] = []
         open_wave: list[int] = []
         for sequence, count in sorted(shares, key=lambda share: -share[1]):
-            is_whole = self._together and sequence.prefilled == 0 and count == sequence.prompt_left
+            is_whole = sequence.prefilled == 0 and count == sequence.prompt_left and not sequence.scores_prompt
+            is_whole = is_whole and self._together
             if is_whole and open_wave and _fits_wave([*open_wave, count]):
                 waves[-1].append((sequence, count))
                 open_wave.append(count)

@@ -7,7 +7,19 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from bramley.domain.errors import Overloaded
-from bramley.domain.wire import EngineOptions, Failed, FailureKind, Finished, Memory, Phase, Row, Stats, Step, Submit
+from bramley.domain.wire import (
+    EngineOptions,
+    Failed,
+    FailureKind,
+    Finished,
+    Memory,
+    Phase,
+    PromptLogprobs,
+    Row,
+    Stats,
+    Step,
+    Submit,
+)  # fmt: skip
 from bramley.domain.wire import ToFront as Message
 from bramley.engine import memory
 from bramley.engine.batch import Batch
@@ -251,8 +263,11 @@ class Engine:
     def _deliver(self, draws: list[tuple[Sequence, Draw]]) -> list[Message]:
         now = self._clock()
         rows: list[Row] = []
+        scores: list[Message] = []
         finished: list[Message] = []
         for sequence, drawn in draws:
+            if (found := self._batch.take_scores(sequence)) is not None:
+                scores.append(PromptLogprobs(sequence.number, found))
             if not sequence.append(drawn.token, now):
                 finished.append(self._finish(sequence, sequence.finished("stop", now, stop_token_id=drawn.token)))
                 continue
@@ -260,7 +275,7 @@ class Engine:
             if sequence.is_full:
                 finished.append(self._finish(sequence, sequence.finished("length", now)))
         self._completion_tokens += len(draws)
-        return [Step(tuple(rows)), *finished] if rows else finished
+        return [*scores, Step(tuple(rows)), *finished] if rows else [*scores, *finished]
 
     def _is_here(self, sequence: Sequence) -> bool:
         return self._sequences.get(sequence.number) is sequence
@@ -294,6 +309,5 @@ def _unsupported(submit: Submit) -> str | None:
         "forced tokens": submit.force is not None,
         "adapters": bool(submit.adapter),
         "media": bool(submit.media),
-        "prompt log-probabilities": submit.sampling.prompt_logprobs is not None,
     }
     return next((name for name, is_asked in asked.items() if is_asked), None)

@@ -13,6 +13,7 @@ from bramley.engine.caches import LayerCaches
 Head = Callable[[mx.array], mx.array]
 
 _PROBE = [0]
+_SLICE = 256
 
 
 class Model(Protocol):
@@ -54,6 +55,15 @@ class TextModel:
         """``read``, and the logits [rows, length, vocabulary] at every position."""
         logits: mx.array = self._model(tokens, cache=layers)
         return logits
+
+    def logit_slices(self, tokens: mx.array, layers: LayerCaches) -> list[mx.array]:
+        """``read``, and the logits at every position, in parts [rows, up to 256, vocabulary] of which each can be used
+        up before the next is made: all at once may be gigabytes.
+        """
+        if self._head is None:
+            return [self.all_logits(tokens, layers)]
+        hidden = self._model.model(tokens, cache=layers)
+        return [self._head(hidden[:, start : start + _SLICE]) for start in range(0, hidden.shape[1], _SLICE)]
 
     def logits(self, tokens: mx.array, layers: LayerCaches) -> mx.array:
         """``read``, and the logits [rows, vocabulary] at the last position; the head sees that position only."""

@@ -3,8 +3,10 @@
 # Silences stay below three decode steps, measurements being what they are; less would starve a prompt on a CPU, where
 # a pass over few tokens costs more than they do.
 _DECODE_STEPS_PER_GAP = 2.3
+# Of the target: chunks late in a long prompt take longer than the measured rate says.
+_AIMED_SHARE = 0.6
 _LEAST_PROMPT_SHARE = 1 / 3
-_LEAST_CHUNK = 16
+_LEAST_CHUNK = 8
 _ROUND_FROM, _ROUND_TO = 256, 64
 # In a burst, what a wait of all prompts for one more decode step weighs against a silence of the streams.
 _BURST = 3
@@ -17,11 +19,10 @@ _NEWEST = 0.25
 class Pace:
     """Measures decoding and reading, and divides the time between two tokens of a stream among them.
 
-    The gap aimed at is the longest of three: ``target_gap_s``; a little more than two decode steps; and when many wait
-    for their first token, what makes the sum of all waits small: a token to the streams holds up all prompts, and a
-    prompt those behind it. What decoding leaves of it is for prompts, at least a third. A chunk has at most ``limit``
-    tokens, and at least 16 so that every prompt gets on: a pass over few tokens costs nearly as much as one over
-    sixteen.
+    The gap aimed at is the longest of three: most of ``target_gap_s``; a little more than two decode steps; and when
+    many wait for their first token, what makes the sum of all waits small: a token to the streams holds up all prompts,
+    and a prompt those behind it. What decoding leaves of it is for prompts, at least a third. A chunk has at most
+    ``limit`` tokens, and at least 8 so that every prompt gets on: a pass over fewer costs nearly as much.
     """
 
     def __init__(self, *, limit: int, target_gap_s: float) -> None:
@@ -56,7 +57,7 @@ class Pace:
         if not self._prompt_rate:
             return min(self._limit, _FIRST_CHUNK)
         by_number = 1 + _BURST * (reading - 1) ** 2 / decoding
-        gap = max(self._target_gap_s, self._decode_s * max(_DECODE_STEPS_PER_GAP, by_number))
+        gap = max(self._target_gap_s * _AIMED_SHARE, self._decode_s * max(_DECODE_STEPS_PER_GAP, by_number))
         seconds = max(gap - self._decode_s, gap * _LEAST_PROMPT_SHARE)
         # the bound keeps an endless gap from overflowing
         tokens = int(min(seconds * self._prompt_rate, self._limit))

@@ -58,6 +58,11 @@ class Sequence:
         return self.prompt_left == 0
 
     @property
+    def scores_prompt(self) -> bool:
+        """Whether the log-probabilities of the prompt's tokens are still wanted."""
+        return self.sampling.prompt_logprobs is not None and not self.generated
+
+    @property
     def length(self) -> int:
         """Tokens of prompt and answer, those in flight included: as long as its caches can be now."""
         return len(self.prompt) + len(self.generated) + self.in_flight

@@ -3,6 +3,7 @@
 import msgspec
 
 from bramley.domain.events import (
+    Event,
     Finish,
     ReasoningDelta,
     TextDelta,
@@ -11,7 +12,7 @@ from bramley.domain.events import (
     ToolCallStart,
 )
 from bramley.domain.tools import ToolCall
-from bramley.service.generate import Generation
+from bramley.service.choices import Choices
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -22,28 +23,42 @@ class Answer(msgspec.Struct, frozen=True):
     finish: Finish
 
 
-async def fold(generation: Generation) -> Answer:
-    """Read a generation to its end. Raises ServiceError."""
-    text: list[str] = []
-    reasoning: list[str] = []
-    logprobs: list[TokenLogprob] = []
-    calls: dict[int, ToolCall] = {}
-    finish: Finish | None = None
-    async with generation:
-        async for events in generation.events():
+class _Fold:
+    """What there is of one answer so far."""
+
+    def __init__(self) -> None:
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._logprobs: list[TokenLogprob] = []
+        self._calls: dict[int, ToolCall] = {}
+        self._finish: Finish | None = None
+
+    def add(self, event: Event) -> None:
+        match event:
+            case TextDelta():
+                self._text.append(event.text)
+                self._logprobs += event.logprobs
+            case ReasoningDelta():
+                self._reasoning.append(event.text)
+            case ToolCallStart():
+                self._calls[event.index] = ToolCall(event.call_id, event.name, "")
+            case ToolCallDelta():
+                call = self._calls[event.index]
+                self._calls[event.index] = msgspec.structs.replace(call, arguments=call.arguments + event.arguments)
+            case Finish():
+                self._finish = event
+
+    def answer(self) -> Answer:
+        assert self._finish is not None, "a generation that raises nothing ends with Finish"
+        calls = tuple(self._calls.values())
+        return Answer("".join(self._text), "".join(self._reasoning), calls, tuple(self._logprobs), self._finish)
+
+
+async def fold(choices: Choices) -> list[Answer]:
+    """Read all answers to their end. Raises ServiceError."""
+    folds = [_Fold() for _ in range(len(choices))]
+    async with choices:
+        async for index, events in choices.events():
             for event in events:
-                match event:
-                    case TextDelta():
-                        text.append(event.text)
-                        logprobs += event.logprobs
-                    case ReasoningDelta():
-                        reasoning.append(event.text)
-                    case ToolCallStart():
-                        calls[event.index] = ToolCall(event.call_id, event.name, "")
-                    case ToolCallDelta():
-                        call = calls[event.index]
-                        calls[event.index] = msgspec.structs.replace(call, arguments=call.arguments + event.arguments)
-                    case Finish():
-                        finish = event
-    assert finish is not None, "a generation that raises nothing ends with Finish"
-    return Answer("".join(text), "".join(reasoning), tuple(calls.values()), tuple(logprobs), finish)
+                folds[index].add(event)
+    return [one.answer() for one in folds]

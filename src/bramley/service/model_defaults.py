@@ -10,6 +10,9 @@ from bramley.domain.requests import GenerationRequest
 from bramley.domain.sampling import Sampling
 from bramley.service.options import GenerationDefaults
 
+# Seeds are numbers of 64 bits.
+_SEEDS = 1 << 64
+
 
 class ModelDefaults(msgspec.Struct, frozen=True):
     """None where the file says nothing."""
@@ -51,9 +54,12 @@ def _whole(found: dict[str, object], name: str) -> int | None:
 
 
 def effective_sampling(
-    request: GenerationRequest, flags: GenerationDefaults, model: ModelDefaults, fresh_seed: int
+    request: GenerationRequest, flags: GenerationDefaults, model: ModelDefaults, fresh_seed: int, index: int = 0
 ) -> Sampling:
-    """The request's word first, then the server's flags, then the model's authors', then the neutral value."""
+    """The request's word first, then the server's flags, then the model's authors', then the neutral value.
+
+    Answer ``index`` of a request with a seed has a seed that many higher.
+    """
     found: dict[str, float | int | None] = {
         "temperature": flags.temperature if flags.temperature is not None else model.temperature,
         "top_p": flags.top_p if flags.top_p is not None else model.top_p,
@@ -63,6 +69,6 @@ def effective_sampling(
     wanted: dict[str, Any] = {
         name: value for name, value in found.items() if value is not None and name not in request.sampling_given
     }
-    if request.sampling.seed is None:
-        wanted["seed"] = fresh_seed
+    seed = request.sampling.seed
+    wanted["seed"] = fresh_seed if seed is None else seed + index if seed + index < _SEEDS else seed + index - _SEEDS
     return msgspec.structs.replace(request.sampling, **wanted)

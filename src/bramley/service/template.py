@@ -13,6 +13,7 @@ from bramley.domain.errors import InvalidRequest
 from bramley.domain.messages import MediaPart, Message
 from bramley.domain.requests import ChatPrompt
 from bramley.domain.tools import Tool, ToolCall
+from bramley.service.adapt import keeps_system, ways
 
 # A template is a program of the model's author: these are what one can raise over input it does not expect.
 _TEMPLATE_ERRORS = (
@@ -63,25 +64,43 @@ class ChatTemplate:
             )
         messages = shape_messages(prompt.messages)
         mark = self._cut_control_words(messages)
-        text = self._apply(messages, prompt)
+        text = self._adapted(messages, prompt)
         return text.split(mark) if mark else [text]
 
+    def _adapted(self, messages: list[dict[str, Any]], prompt: ChatPrompt) -> str:
+        """In the first way that the template takes and loses nothing of. Raises InvalidRequest."""
+        refusal: Exception | None = None
+        text = ""
+        for way in ways(messages, self._source()):
+            try:
+                text = self._apply(way, prompt)
+            except _TEMPLATE_ERRORS as error:
+                refusal = refusal or error
+                continue
+            if keeps_system(way, text):
+                return text
+        if text:
+            return text
+        reason = " ".join(str(refusal).split())[:_MESSAGE_LENGTH].rstrip(".") or type(refusal).__name__
+        raise InvalidRequest(
+            f"The model's chat template does not take these messages: {reason}.", param="messages"
+        ) from refusal
+
     def _apply(self, messages: list[dict[str, Any]], prompt: ChatPrompt) -> str:
-        try:
-            text = self._backend.apply_chat_template(
-                messages,
-                tools=[_shape_tool(tool) for tool in prompt.tools] or None,
-                tokenize=False,
-                add_generation_prompt=not prompt.continue_last,
-                continue_final_message=prompt.continue_last,
-                **prompt.template_kwargs,
-            )
-        except _TEMPLATE_ERRORS as error:
-            reason = " ".join(str(error).split())[:_MESSAGE_LENGTH].rstrip(".") or type(error).__name__
-            raise InvalidRequest(
-                f"The model's chat template does not take these messages: {reason}.", param="messages"
-            ) from error
+        text = self._backend.apply_chat_template(
+            messages,
+            tools=[_shape_tool(tool) for tool in prompt.tools] or None,
+            tokenize=False,
+            add_generation_prompt=not prompt.continue_last,
+            continue_final_message=prompt.continue_last,
+            **prompt.template_kwargs,
+        )
         return str(text)
+
+    def _source(self) -> str:
+        """The text of the template, or of all of a model that has several."""
+        found = self._backend.chat_template or ""
+        return "\n".join(found.values()) if isinstance(found, dict) else str(found)
 
     def _cut_control_words(self, messages: list[dict[str, Any]]) -> str:
         """Put a mark after the first character of each control word; empty when no message holds one."""

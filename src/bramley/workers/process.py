@@ -26,6 +26,7 @@ from bramley.domain.wire import (
     Ping,
     Pong,
     Progress,
+    PromptLogprobs,
     Ready,
     Shutdown,
     Stats,
@@ -154,12 +155,12 @@ class WorkerProcess:
 
     def _received(self, message: WorkerMessage) -> None:
         match message:
-            case Step() | Finished() | Failed(sequence=int()):
+            case Step() | PromptLogprobs() | Finished() | Failed(sequence=int()):
                 self._deliver(message)
             case Failed():
                 self._failed(message)
             case Stats():
-                self.stats = message
+                self._take_stats(message)
             case Pong():
                 self.pong = message
             case Progress():
@@ -169,12 +170,22 @@ class WorkerProcess:
             case _:
                 log.debug("ignored a %s message", type(message).__name__)
 
-    def _deliver(self, message: Step | Finished | Failed) -> None:
+    def _take_stats(self, stats: Stats) -> None:
+        self.stats = stats
+        for one in stats.sequences:
+            if (stream := self._streams.get(one.sequence)) is not None:
+                stream.saw(one.prefilled_tokens + one.generated_tokens)
+
+    def _deliver(self, message: Step | PromptLogprobs | Finished | Failed) -> None:
         """To its stream; one that was given up is not there any more, and late tokens for it are dropped."""
         if isinstance(message, Step):
             for row in message.rows:
                 if (stream := self._streams.get(row.sequence)) is not None:
                     stream.push(row)
+            return
+        if isinstance(message, PromptLogprobs):
+            if (stream := self._streams.get(message.sequence)) is not None:
+                stream.prompt_logprobs = message.rows
             return
         self.finished += isinstance(message, Finished)
         if (stream := self._streams.pop(message.sequence or 0, None)) is not None:

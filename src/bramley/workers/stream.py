@@ -35,6 +35,11 @@ class TokenStream:
         self._error: BramleyError | None = None
         self._cancelled = False
         self._wake = asyncio.Event()
+        self._seen_tokens = 0
+        self.progress_at = asyncio.get_running_loop().time()
+        """When the worker last got on with this sequence, in the event loop's time."""
+        self.prompt_logprobs: tuple[Logprobs, ...] = ()
+        """Of the prompt's tokens from the second on, if they were asked for; there before the first token."""
 
     @property
     def ended(self) -> bool:
@@ -45,6 +50,7 @@ class TokenStream:
             return
         self._token_ids += row.token_ids
         self._logprobs += row.logprobs
+        self.progress_at = asyncio.get_running_loop().time()
         self._wake.set()
         if len(self._token_ids) > self._limit:
             self.cancel()
@@ -53,6 +59,12 @@ class TokenStream:
                     f"The client is more than {self._limit} tokens behind its own stream, so the answer was ended."
                 )
             )
+
+    def saw(self, tokens: int) -> None:
+        """The worker has read or generated so many tokens of the sequence by now."""
+        if tokens != self._seen_tokens:
+            self._seen_tokens = tokens
+            self.progress_at = asyncio.get_running_loop().time()
 
     def finish(self, finished: Finished) -> None:
         if not self.ended:

@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 
 from bramley.api.errors import envelope
+from bramley.api.openai.schema import StreamOptions
 from bramley.domain.errors import BramleyError
-from bramley.domain.events import FinishReason, TokenLogprob
+from bramley.domain.events import Event, Finish, FinishReason, ReasoningDelta, TextDelta, TokenLogprob
 from bramley.domain.usage import Usage
 
 DONE = b"data: [DONE]\n\n"
@@ -38,6 +39,40 @@ def usage(found: Usage) -> dict[str, Any]:
     }
 
 
+def total(usages: Sequence[Usage], answers: int) -> Usage:
+    """Of all answers, ``answers`` to each prompt in turn: a prompt counts once, whoever has to read it."""
+    found = Usage()
+    for place, one in enumerate(usages):
+        own = Usage(completion_tokens=one.completion_tokens, reasoning_tokens=one.reasoning_tokens)
+        found += own if place % answers else one
+    return found
+
+
+class StreamUsage:
+    """What a stream says of usage: nothing; at its end; or in each chunk, what it is so far."""
+
+    def __init__(self, options: StreamOptions, prompt_tokens: Sequence[int], answers: int) -> None:
+        self.at_end = bool(options.include_usage)
+        self._in_chunks = self.at_end and bool(options.continuous_usage_stats)
+        self._answers = answers
+        self._usages = [Usage(prompt_tokens=count) for count in prompt_tokens]
+
+    def saw(self, index: int, event: Event) -> None:
+        if isinstance(event, Finish):
+            self._usages[index] = event.usage
+        elif isinstance(event, TextDelta | ReasoningDelta):
+            self._usages[index] += Usage(completion_tokens=event.tokens)
+
+    def mark(self, frame: dict[str, Any]) -> dict[str, Any]:
+        """A chunk's frame, with its ``usage`` if it is to have one."""
+        if self.at_end:
+            frame["usage"] = self.so_far() if self._in_chunks else None
+        return frame
+
+    def so_far(self) -> dict[str, Any]:
+        return usage(total(self._usages, self._answers))
+
+
 def chat_logprobs(tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
     return {
         "content": [{**_token(token), "top_logprobs": [_token(other) for other in token.top]} for token in tokens],
@@ -65,6 +100,13 @@ class CompletionLogprobs:
         return {
             "tokens": [token.data.decode(errors="replace") for token in tokens],
             "token_logprobs": [token.logprob for token in tokens],
-            "top_logprobs": [{other.data.decode(errors="replace"): other.logprob for other in t.top} for t in tokens],
+            "top_logprobs": [_alternatives(token) for token in tokens],
             "text_offset": offsets,
         }
+
+
+def _alternatives(token: TokenLogprob) -> dict[str, float | None] | None:
+    """None for a first token, which has no alternatives."""
+    if token.logprob is None:
+        return None
+    return {other.data.decode(errors="replace"): other.logprob for other in token.top}

@@ -1,6 +1,6 @@
-"""From an accepted request to its response, streamed or whole: the same for chat and completions."""
+"""From accepted requests to their response, streamed or whole: the same for chat and completions."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Protocol
 
 from fastapi import Request, Response
@@ -11,30 +11,33 @@ from bramley.api.disconnect import until_disconnect
 from bramley.api.openai import encode
 from bramley.api.sse import EventStream, guarded
 from bramley.domain.requests import GenerationRequest
+from bramley.service.choices import Choices
 from bramley.service.fold import Answer, fold
-from bramley.service.generate import Generation
 
 
 class Writer(Protocol):
-    """Encodes the events of one request, or their fold."""
+    """Encodes the events of one HTTP request's answers, or their fold."""
 
-    def body(self, answer: Answer) -> dict[str, Any]: ...
+    def body(self, answers: Sequence[Answer], prompt_tokens: Sequence[int]) -> dict[str, Any]:
+        """``prompt_tokens`` are those of each answer's prompt."""
+        ...
 
-    def chunks(self, generation: Generation, interval: int) -> AsyncIterator[bytes]: ...
+    def chunks(self, choices: Choices, interval: int) -> AsyncIterator[bytes]: ...
 
 
 async def respond(
-    request: Request, context: ApiContext, wanted: GenerationRequest, stream: bool, writer: Writer
+    request: Request, context: ApiContext, wanted: Sequence[GenerationRequest], stream: bool, writer: Writer
 ) -> Response:
     """Raises RequestError and ServiceError; for a stream only before its first byte, later they are its events."""
-    generation = await until_disconnect(request.receive, context.generator.open(wanted))
+    choices = Choices(await until_disconnect(request.receive, context.generator.open(wanted)))
     if not stream:
-        return JSONResponse(writer.body(await until_disconnect(request.receive, fold(generation))))
+        answers = await until_disconnect(request.receive, fold(choices))
+        return JSONResponse(writer.body(answers, choices.prompt_tokens))
     try:
         # Until the first token there is time to answer with a status; after that patience a sign of life is due.
-        await until_disconnect(request.receive, generation.started(context.options.keepalive_s))
+        await until_disconnect(request.receive, choices.started(context.options.keepalive_s))
     except BaseException:
-        generation.close()
+        choices.close()
         raise
-    chunks = guarded(writer.chunks(generation, context.options.stream_interval), encode.error_data, encode.DONE)
-    return EventStream(chunks, generation.nudge, generation.close, context.options.keepalive_s)
+    chunks = guarded(writer.chunks(choices, context.options.stream_interval), encode.error_data, encode.DONE)
+    return EventStream(chunks, choices.nudge, choices.close, context.options.keepalive_s)

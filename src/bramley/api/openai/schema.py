@@ -10,6 +10,9 @@ MAX_STOPS = 64
 MAX_STOP_LENGTH = 1000
 MAX_MESSAGES = 16_384
 MAX_BIASES = 1024
+MAX_ANSWERS = 16
+MAX_CALLS = 1024
+MAX_PROMPTS = 1024
 
 Tokens = Annotated[int, Field(ge=1, le=1 << 31)]
 
@@ -41,8 +44,25 @@ def _bias(value: Any) -> Any:
     return {int(token): float(addend) for token, addend in value.items()}
 
 
+def _prompts(value: Any) -> Any:
+    """A text, token ids, or a list of either: always as the list of prompts."""
+    prompts = value if isinstance(value, list) and not _is_ids(value) else [value]
+    if not 0 < len(prompts) <= MAX_PROMPTS or not all(isinstance(one, str) or _is_ids(one) for one in prompts):
+        wanted = f"must be a string, a list of token ids, or a list of 1 to {MAX_PROMPTS} of either"
+        raise PydanticCustomError("prompt", wanted)
+    return prompts
+
+
+def _is_ids(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(one) is int and 0 <= one < 1 << 31 for one in value)
+
+
 TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
 Bias = Annotated[dict[int, float] | None, BeforeValidator(_bias, json_schema_input_type=dict[str, float] | None)]
+Prompts = Annotated[
+    list[str | list[int]],
+    BeforeValidator(_prompts, json_schema_input_type=str | list[str] | list[int] | list[list[int]]),
+]
 Stops = Annotated[list[str] | None, BeforeValidator(_stops, json_schema_input_type=list[str] | str | None)]
 
 
@@ -81,14 +101,32 @@ class GenerationBody(Body):
     ignore_eos: bool | None = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOPS)] | None = None
     priority: Literal["high", "normal", "low", "batch"] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_ANSWERS)] | None = None
+    timeout: Annotated[float, Field(gt=0)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+
+
+class FunctionCall(Body):
+    """``arguments``: JSON text, or the object itself as some clients send it."""
+
+    name: str
+    arguments: str | dict[str, Any] = "{}"
+
+
+class CallEntry(Body):
+    id: str | None = None
+    type: str | None = None
+    function: FunctionCall
 
 
 class ChatMessage(Body):
     role: str
     content: Any = None
     name: str | None = None
+    tool_calls: Annotated[list[CallEntry], Field(max_length=MAX_CALLS)] | None = None
+    function_call: FunctionCall | None = None
+    tool_call_id: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
 
@@ -100,10 +138,17 @@ class ChatBody(GenerationBody):
     max_completion_tokens: Tokens | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    continue_final_message: bool | None = None
+    add_generation_prompt: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    enable_thinking: bool | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
 
 
 class CompletionBody(GenerationBody):
     """POST /v1/completions."""
 
-    prompt: Any
+    prompt: Prompts
+    echo: bool | None = None
+    best_of: Annotated[int, Field(ge=1, le=MAX_ANSWERS)] | None = None
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None

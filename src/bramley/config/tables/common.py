@@ -1,6 +1,6 @@
 """Options that ``bramley serve`` and ``vllm-mlx serve`` share."""
 
-from bramley.config.kinds import Choice, Flag, Integer, Number, Path, Text, Texts
+from bramley.config.kinds import Choice, Flag, Integer, Json, Number, Path, Text, Texts
 from bramley.config.row import BRAMLEY, VLLM_MLX, Option
 
 DTYPES = ("auto", "float32", "float16", "bfloat16")
@@ -21,7 +21,8 @@ ROWS = (
            "127.0.0.1", group="Server", to="host"),
     Option("port", Integer(0, 65535), "Port to listen on; 0 lets the system choose.",
            8000, group="Server", to="port"),
-    Option("timeout", Number(0, above=True), "Seconds a request may take before it is answered with a timeout.",
+    Option("timeout", Number(0, above=True), "Seconds a request may make no progress, in the queue or "
+           "in the model, before it is answered with a timeout.",
            300.0, group="Server", to="service.timeout_s"),
     Option("shutdown-timeout", Number(0), "Seconds that running requests may go on after SIGTERM or Ctrl-C.",
            3.0, group="Server", to="shutdown_timeout_s"),
@@ -47,6 +48,9 @@ ROWS = (
            group="Generation", to="service.defaults.max_request_tokens", unlike={VLLM_MLX: 32768}),
     Option("default-temperature", Number(0, 2), "Temperature of a request that names none.",
            group="Generation", to="service.defaults.temperature"),
+    Option("default-chat-template-kwargs", Json(), "Variables for the model's chat template, as in "
+           "{\"enable_thinking\": false}; a request's own go before them.",
+           {}, group="Generation", to="api.template_kwargs"),
     Option("default-top-p", Number(0, 1, above=True), "top_p of a request that names none.",
            group="Generation", to="service.defaults.top_p"),
 
@@ -61,7 +65,8 @@ ROWS = (
 
     Option("dtype", Choice(DTYPES), "Type the model computes in; auto: float32 on a CPU, the model's own on a GPU.",
            "auto", group="Computing", to="compute.dtype"),
-    Option("threads", Integer(0), "Threads of the matrix library on a CPU; 0: one less than there are cores.",
+    Option("threads", Integer(0), "Threads of the matrix library on a CPU; 0: one less than there are "
+           "cores, but two of two.",
            0, group="Computing", to="compute.threads"),
     Option("blas", Choice(("auto", "off")), "Faster matrix products on Linux without a GPU; off: MLX's own.",
            "auto", group="Computing", to="compute.blas"),

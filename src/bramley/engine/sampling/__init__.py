@@ -7,8 +7,11 @@ place. Nothing here evaluates an array except ``draw``.
 """
 
 from bramley.engine.sampling.batch import Drawn, SamplingBatch, draw, sample
-from bramley.engine.sampling.logprobs import Draw
+from bramley.engine.sampling.logprobs import MAX_TOP_LOGPROBS, Draw, read_scores, score
 from bramley.engine.sampling.noise import noise_key
 from bramley.engine.sampling.parameters import RowState, SamplingRow
 
-__all__ = ["Draw", "Drawn", "RowState", "SamplingBatch", "SamplingRow", "draw", "noise_key", "sample"]
+__all__ = [
+    "MAX_TOP_LOGPROBS", "Draw", "Drawn", "RowState", "SamplingBatch", "SamplingRow", "draw", "noise_key", "read_scores",
+    "sample", "score",
+]  # fmt: skip

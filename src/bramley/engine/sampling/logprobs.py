@@ -37,17 +37,28 @@ class LogprobRows:
         """
         if not self.counts:
             return ()
-        asking = logits[self._indices].astype(mx.float32)
-        total = log_sum(asking)
-        chosen = mx.take_along_axis(asking, tokens[self._indices][:, None], axis=-1) - total
-        ids, values = best(asking, max(self.counts.values()))
-        return chosen[:, 0], ids, values - total
+        return score(logits[self._indices], tokens[self._indices], max(self.counts.values()))
 
     def read(self, arrays: tuple[mx.array, ...]) -> dict[int, Logprobs]:
         """The evaluated arrays that ``of`` gave, by row."""
-        lists: list[Any] = [array.tolist() for array in arrays] or [(), (), ()]
-        asking = zip(self.counts.items(), *lists, strict=True)
         return {
-            index: Logprobs(logprob, tuple(top_ids[:count]), tuple(top[:count]))
-            for (index, count), logprob, top_ids, top in asking
+            index: Logprobs(row.chosen, row.top_ids[:count], row.top[:count])
+            for (index, count), row in zip(self.counts.items(), read_scores(arrays), strict=True)
         }
+
+
+def score(logits: mx.array, tokens: mx.array, count: int) -> tuple[mx.array, ...]:
+    """For each row of ``logits`` [rows, vocabulary]: the log-probability [rows] of its token, of ``tokens`` [rows], and
+    ids and log-probabilities [rows, count] of the best. Evaluates nothing.
+    """
+    rows = logits.astype(mx.float32)
+    total = log_sum(rows)
+    chosen = mx.take_along_axis(rows, tokens[:, None], axis=-1) - total
+    ids, values = best(rows, count)
+    return chosen[:, 0], ids, values - total
+
+
+def read_scores(arrays: tuple[mx.array, ...]) -> list[Logprobs]:
+    """What ``score`` gave, a row each; waits for it. Of no arrays there are no rows."""
+    lists: list[Any] = [array.tolist() for array in arrays] or [(), (), ()]
+    return [Logprobs(chosen, tuple(ids), tuple(top)) for chosen, ids, top in zip(*lists, strict=True)]
