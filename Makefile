@@ -38,6 +38,7 @@ bench: setup-dev
 
 docs: setup-dev
 	$(BIN)/python -m bramley.config.docs
+	$(BIN)/python -m bramley.api.openai.docs
 
 lock:
 	@uv=$$($(SETUP) uv) && sh scripts/lock.sh "$$uv" $(ARGS)
